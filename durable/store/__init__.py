@@ -8,8 +8,8 @@
 - `memory` is the store in memory; its `transactional` is for tests that use Django's transactions.
 - `rules` has what `sqlite` and `memory` compute in Python, and what every store decides alike.
 - `sessions` restores database sessions that the code of steps has changed; `transactions` has the transaction of an
-  atomic step, and those that wait for no lock for long.
-- `surveys` tells of a history without its values. `prefetched` answers one pass from a history that was loaded with
+  atomic step, and transactions that do not wait long for locks.
+- `surveys` describes a history without its values. `prefetched` answers one pass from a history that was loaded with
   others. `families` recovers runs and their children over the contract.
 
 Must not decide anything about workflows: a store guards the fence.
@@ -26,7 +26,7 @@ __all__ = ["Store", "store_for"]
 
 @cache
 def store_for(alias: str) -> Store:
-    """Return the store on the database `alias`, which is PostgreSQL or SQLite: a system check refuses others."""
+    """Return the store on the database `alias`: PostgreSQL or SQLite. A system check refuses other databases."""
     # imported here, because the core imports the contract in this package and must not need Django
     from django.db import connections
 

@@ -1,4 +1,4 @@
-"""The contract of a store: everything the engine and the verbs ask of the place where runs are kept.
+"""The contract of a store: everything that the engine and the verbs need to keep runs.
 
 Every method is atomic: it takes effect whole or not at all. Inside a transaction of the caller's, it takes effect if
 and when that transaction commits. A store must not decide anything about workflows; it guards the fence.
@@ -45,7 +45,7 @@ DuePoint = tuple[datetime, str]
 
 
 class ChildRefused(Exception):
-    """A commit starts a child that cannot be started. Nothing was written: the next pass sees why."""
+    """A commit starts a child that cannot be started. Nothing was written; the next pass finds the reason."""
 
     def __init__(self, run_id: str, problem: str) -> None:
         self.run_id = run_id
@@ -67,7 +67,7 @@ class ChildKeyTaken(ChildRefused):
 
 
 class MessagesLeft(Exception):
-    """A commit completes a run that has a key, and has not received all that `start_or_send` has sent to it.
+    """A commit would complete a run with a key that has not received all that `start_or_send` has sent to it.
 
     Nothing was written.
     """
@@ -76,11 +76,10 @@ class MessagesLeft(Exception):
 class Claimed(list[RunRecord]):
     """Claimed runs in the order of rank.
 
-    `passed_over` counts what else the database searched to find them: entries of the index of due runs whose runs could
-    not be claimed. It is 0 where a store does not know. `is_paused`: the queue is paused, so nothing was searched;
-    False where a store does not know. In a queue whose runs have ranks, `left` is the first point of runs without a
-    rank that the search has left, and `left_ranked` that of the others; None otherwise, and where a store does not
-    know.
+    `passed_over` counts index entries of due runs that were searched and could not be claimed; 0 if the store does not
+    know. `is_paused`: the queue is paused, so nothing was searched; False if the store does not know. In a queue with
+    ranks, `left` is the first point that the search has not reached of the runs without a rank, and `left_ranked` of
+    the others; None otherwise, and if the store does not know.
     """
 
     def __init__(
@@ -103,8 +102,8 @@ class Renewed(NamedTuple):
     """The outcome of a renewal of leases.
 
     `kept`: the pending request of each run whose lease was extended, by id. `busy`: the ids of runs whose fence and
-    lease still hold, and whose rows another transaction has locked: their leases are not extended. A run in neither was
-    lost or released.
+    lease still hold, but whose leases were not extended because another transaction has locked their rows. A run in
+    neither was lost or released.
     """
 
     kept: dict[str, str]
@@ -114,8 +113,8 @@ class Renewed(NamedTuple):
 class Released(NamedTuple):
     """The outcome of a release of runs.
 
-    `busy`: the ids of runs that are still held because another transaction has locked their rows. `queues` are those
-    that the others are in by now: an operator may have moved a run since it was claimed.
+    `busy`: the ids of runs that are still held because another transaction has locked their rows. `queues` are the
+    current queues of the released runs: an operator may have moved a run since it was claimed.
     """
 
     busy: frozenset[str]
@@ -128,15 +127,15 @@ class Store(Protocol):
     # -- verbs, from outside a pass
 
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
-        """Insert the runs whose ids are free. Return, for each in order, the row that now has its id and whether it is
-        new.
+        """Insert the runs whose ids are free. For each run, in order, return the row that now has its id, and whether
+        it is new.
 
         If two processes create one id at once, both get the same row, one of them as new. One statement for all free
         ids, and at most one more for the taken ones.
 
         A pending run of a workflow whose new starts are held is created and paused at once
-        (`transitions.paused_at_once`), with a summary that names the hold. SQLite needs a statement more: it
-        reads the holds after the insert.
+        (`transitions.paused_at_once`), with a summary that names the hold. SQLite needs one more statement, to read the
+        holds after the insert.
 
         The limits of a `NewRun` are stored with it. Its fence is 1, so that its first pass loads them.
         """
@@ -151,50 +150,54 @@ class Store(Protocol):
         """
 
     def key_holder(self, workflow: str, key: str, *, lock: bool = False) -> RunRecord | None:
-        """Return the open run that has the key, None if none has.
+        """Return the open run that has the key, or None.
 
-        With `lock`, its row is locked until the transaction ends, so that it does not end, begin or lose the key.
+        With `lock`, its row stays locked until the transaction ends, so that it cannot end, begin or lose the key.
         """
 
     def free_key(self, run_id: str, *, for_good: bool) -> None:
-        """Let another run have the key of this open one, whose row is locked. Unless `for_good`, a recovery after its
-        end asks for it again.
+        """Take the key from this open run, whose row is locked. Unless `for_good`, a recovery after its end asks for it
+        again.
         """
 
     def move(self, run: RunRecord, *, now: datetime, wake_at: datetime, input: str | None) -> RunRecord:
-        """Merge a start under its key into this run, which has not begun and whose row is locked
-        (`transitions.moved`); return the changed row.
+        """Merge a start under its key into this run, and return the changed row.
+
+        The run has not begun and the caller has locked its row (`transitions.moved`).
         """
 
     def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
-        """Return the keys of those of the runs that were started with one, by run; one query."""
+        """Return the keys of the runs that were started with one, by run; one query."""
 
     def note_keyed_sends(self, sends: Sequence[KeyedSend]) -> None:
-        """Note what `start_or_send` has sent, in the transaction of the sends; a message that is known gets this row.
+        """Record what `start_or_send` has sent, in the transaction of the sends. A message that is already recorded
+        gets this row.
 
         From then on `commit` refuses to complete a run that has a key and has not received all of them.
         """
 
     def keyed_sends(self, run_id: str) -> list[KeyedSend]:
-        """Return what `start_or_send` has sent to the run and no wait has received, in order; one query."""
+        """Return what `start_or_send` has sent to the run and no wait has received yet, in order; one query."""
 
     def note_follower(self, run_id: str, before: str) -> None:
-        """Note that this run has the messages which `before`, the run that had its key, has not received."""
+        """Record that this run has taken over the messages that `before`, the earlier run with its key, did not
+        receive.
+        """
 
     def followed_by(self, run_id: str) -> str | None:
-        """Return the newest run that has got the messages which this one has not received, None if there is none."""
+        """Return the newest run that has taken over this run's unreceived messages; None if there is none."""
 
     # -- ranks
 
     def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
-        """Return the rankings of those of the runs that were started with one, by run; one query."""
+        """Return the rankings of the runs that were started with one, by run; one query."""
 
     # -- tags
 
     def tags(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
-        """Return the tags of those of the runs that have some, by run and name, as they are stored; one query.
+        """Return the stored tags of the runs, by run and name, without runs that have none; one query.
 
-        With `at_start`, those that the starts of the runs have given.
+        With `at_start`, the tags given when the runs were started.
         """
 
     # -- reading
@@ -203,10 +206,10 @@ class Store(Protocol):
         """Return the run's row, or None."""
 
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the rows of the existing ones of the runs, by id; one query."""
+        """Return the rows of those runs that exist, by id; one query."""
 
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
-        """Return the states of the existing ones of the runs, by id; one query."""
+        """Return the states of those runs that exist, by id; one query."""
 
     def history(self, run_id: str) -> list[EntryRecord]:
         """Return the run's entries by ordinal; one query."""
@@ -224,11 +227,11 @@ class Store(Protocol):
         """Return the run's messages in order, in any state."""
 
     def surveyor(self, run_id: str) -> Surveyor | None:
-        """Return what asks for parts of this run's history; None if the store has histories at hand."""
+        """Return the surveyor of this run's history; None if the store has whole histories at hand."""
         ...
 
     def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
-        """Return `history` and `messages` without values: no outputs, arguments, errors, states, bodies and responses.
+        """Return `history` and `messages` without outputs, arguments, errors, states, bodies and responses.
 
         The cost depends on the number of entries and messages, not on their size.
         """
@@ -236,7 +239,7 @@ class Store(Protocol):
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
         """Put messages into inboxes.
 
-        Return the stored message for each, or None where its run does not exist; and the (workers') queues to notify.
+        Return the stored message for each, or None if its run does not exist; and the (workers') queues to notify.
 
         A run's row is locked before its message gets its `order`, so that the order is the order of commits. For an
         idempotency id that the run has seen, the message stored then is returned. Each new message raises the run's
@@ -261,10 +264,10 @@ class Store(Protocol):
 
         The second argument of `decide` is a function that returns the run's entries. The change includes its `action`
         for the audit log. If `decide` raises, the error is raised and nothing is changed. The run's `change_seq` is
-        raised unless the change sets it. A change that ends the run's state "failed" closes its failure, and one that
-        lets an ended run continue gives it its limits anew and its key back. A run that comes to another queue has its
-        rank there. Raises RunNotFoundError, and KeyConflictError if another open run has that key. Without `wait`,
-        raises `RowsLocked` if another transaction has locked the row.
+        raised unless the change sets it. A change from "failed" to another state closes the run's failure. A change
+        that lets an ended run continue renews its limits and gives its key back. A run that is moved to another queue
+        gets a rank there. Raises RunNotFoundError, and KeyConflictError if another open run has that key. Without
+        `wait`, raises `RowsLocked` if another transaction has locked the row.
         """
 
     def import_history(
@@ -278,8 +281,8 @@ class Store(Protocol):
     ) -> None:
         """Give a history and an inbox to a run that was just created and that no worker can see yet.
 
-        Must be called in the transaction of its `create`. The messages are the run's own, as they are to be stored;
-        later ones get a higher `order`.
+        Must be called in the transaction of its `create`. The messages are stored as given; later ones get a higher
+        `order`.
         """
 
     # -- holds
@@ -291,54 +294,54 @@ class Store(Protocol):
         """Pause a queue, or hold the new starts of a workflow. Return False if it is held already."""
 
     def lift(self, kind: HoldKind, name: str) -> bool:
-        """End a hold. Return False if there is none. Waits for starts that have met the hold and not committed."""
+        """End a hold. Return False if there is none. Waits for open transactions with starts that have met the hold."""
 
     def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
         """Resume up to `most` runs that were started under a hold that has ended; return them.
 
-        A run is due at once, or when its start asked for. Runs that an operator has resumed, cancelled or paused
-        meanwhile are left as they are, and not counted. So fewer than `most` are the last ones, but for runs whose rows
-        another transaction has locked: the sweep resumes these. Another process may do the same: each run is resumed
+        A run is due at once, or at the time that its start asked for. Runs that an operator has resumed, cancelled or
+        paused meanwhile are neither changed nor counted. If fewer than `most` are returned, none are left except runs
+        with locked rows, which the sweep resumes. Other processes may call this at the same time: each run is resumed
         once.
         """
 
     # -- children
 
     def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
-        """Return, by id, what makes those of the runs that are children; one query."""
+        """Return the child records of the runs that are children, by id; one query."""
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
-        """Return the ids of the run's children in this state and of this group, in the order of their starts.
+        """Return the ids of the run's children in this state and group, in the order of their starts.
 
         With None, children in all states, or of all groups and of none. One query.
         """
 
     def count_children(self, parent_id: str, group: str | None) -> dict[str, int]:
-        """Return how many children of the run, of this group or of all for None, are in each state; one query."""
+        """Count the run's children in each state, of this group or, with None, of all; one query."""
 
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
-        """Return the ids of the run's children that have not ended and were started below these places ("a/loop/")."""
+        """Return the ids of the run's open children that were started below these places ("a/loop/")."""
 
     def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
-        """Return how many children are still to be cancelled because one of these runs has ended or has dropped them.
+        """Count the children that are still to be cancelled because one of these runs has ended or dropped them.
 
-        By run, counted up to one more than `most`. One statement, and one for each run that has some left.
+        By run, counted up to one more than `most`. One statement, and one more for each run that has some left.
         """
 
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
-        """Return those of the runs that have started children, also ones that are deleted by now; two statements."""
+        """Return those runs that have started children, even if the children are deleted by now; two statements."""
 
     def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
-        """Return how many children of the run were started below this place ("a/loop/"), by workflow; one query."""
+        """Count the run's children that were started below this place ("a/loop/"), by workflow; one query."""
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
-        """Keep these ended children of another run, as long as this run, a replay of that one, may read them.
+        """Keep these ended children of another run as long as this run, a replay of that one, may read them.
 
         Return those that exist. Must be called in the transaction that creates the run.
         """
 
     def readers_of(self, child_id: str) -> list[str]:
-        """Return the replays that have not ended and may read this child, apart from its parent."""
+        """Return the open replays that may read this child, besides its parent."""
 
     def group(self, group_id: str) -> GroupRecord | None:
         """Return a group of children with its counts, or None; one query."""
@@ -347,25 +350,25 @@ class Store(Protocol):
         """Return the groups of a run's children, in the order of their starts; one query."""
 
     def reopen_group(self, group_id: str, parent_id: str) -> None:
-        """Let the children of a group of this parent have their turns again: a recovery goes on with it."""
+        """Let the waiting children of a group have their turns again, because a recovery continues the group."""
 
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
-        """Return the children of a group behind this position, in order, at most `count`; one query.
+        """Return the children of a group after this position, in order, at most `count`; one query.
 
-        With `is_lost`, those alone that were cancelled, or that an operator has asked to end.
+        With `is_lost`, only those that were cancelled, or that an operator has asked to end.
         """
 
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
-        """Go on with the children of a parent whose end has left some of them: the first one behind `after`, by id.
+        """Continue to cancel the children of an ended parent: the first such parent after `after`, by id.
 
-        Return that parent, and how many children were cancelled or asked to end; None if there is no such parent. What
-        another transaction has locked is left for the next time.
+        Return that parent, and how many children were cancelled or asked to end; None if there is none. Children whose
+        rows another transaction has locked are left for the next call.
         """
 
     def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
-        """Let children begin whose turn came while a transaction had their rows locked: those of one group.
+        """Let children begin whose turn came while a transaction had locked their rows, in one group.
 
-        It is the first group behind `after` in which children wait. Return that group, and the queues to notify; None
+        It is the first group after `after` that has waiting children. Return that group, and the queues to notify; None
         if there is none.
         """
 
@@ -379,7 +382,7 @@ class Store(Protocol):
         """Append to the audit log."""
 
     def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
-        """Count the action in the newest row since then with the same actor, source, action and outcome.
+        """Count the action in the newest row since `since` with the same actor, source, action and outcome.
 
         The row's `detail` says how many more there were (`row_rules.repeated`). Return False if there is no such row;
         the caller then logs the action.
@@ -398,13 +401,12 @@ class Store(Protocol):
         since: DuePoint | None = None,
         since_ranked: datetime | None = None,
     ) -> Claimed:
-        """Claim up to `limit` due runs of the queues, the longest due first, skipping rows that other workers are
-        claiming.
+        """Claim up to `limit` due runs of the queues, the longest due first. Skip rows that other workers are claiming.
 
-        A run with a head start counts as due for that much longer, and one of a share as due since its start tag
-        (`durable.core.limits.ranks`), until a claim takes it. With `since`, claim of the runs without a rank only
-        those at this point of the order by `wake_at` or behind it. With `since_ranked` too, which a store may ignore,
-        claim of the others only those that became due, or were started, at this moment or later.
+        A run with a head start counts as due earlier by that time; a run of a share counts as due since its start tag
+        (`durable.core.limits.ranks`), until a claim takes it. With `since`, claim runs without a rank only from this
+        point of the order by `wake_at` on. With `since_ranked` too, which a store may ignore, claim other runs only if
+        they became due or were started at this moment or later.
 
         Due means: `wake_at <= now`, not paused or ended, no live lease (`lease_expires_at` None or <= now). A claimed
         run has `fence` + 1, the lease, the worker, `started_at` if it had none, state `running` (`rolling_back` stays),
@@ -412,8 +414,8 @@ class Store(Protocol):
         """
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
-        """Claim this run whether or not it is due. Return None if it is paused or ended, has a live lease, or
-        is in a paused queue.
+        """Claim this run whether it is due or not. Return None if it is paused, ended or leased, or its queue is
+        paused.
 
         The run is due from now on, so that another worker finds it if this one dies.
         """
@@ -427,7 +429,8 @@ class Store(Protocol):
     def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, History]:
         """Return short histories by run: at most `most` entries, and `size` bytes of outputs and arguments together.
 
-        Each is as `load` returns it; on PostgreSQL one query for all. Runs with a longer history are missing.
+        Each is in the form that `load` returns; on PostgreSQL one query for all. Runs with a longer history are left
+        out.
         """
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
@@ -436,53 +439,54 @@ class Store(Protocol):
     def commit(self, batch: Batch) -> Committed:
         """Write the batch if the run's fence is the batch's; on PostgreSQL one statement, one round trip, one commit.
 
-        Rows of runs are locked in one order, the youngest first, a parent that the commit wakes included: so two runs
-        that send to each other cannot deadlock, nor a parent that sends to a child which ends. Deleting an entry
+        Rows of runs are locked in one order, the youngest first, including a parent that the commit wakes. So two runs
+        that send to each other cannot deadlock, nor can a parent that sends to an ending child. Deleting an entry
         deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier one of
         the run. `worked`, `saved` and `forgotten` are written in the same commit, with statements of their own. Raises
-        LeaseLost, and writes nothing, if the run has a newer fence; CommitsLost if the database has lost what earlier
-        commits of the pass have left (`batch.witnesses`): the statement that compares the fence looks for it. Its
-        children are started as `create` starts runs; one that was started before stays as it is. Raises ChildKeyTaken,
-        and writes nothing, if another open run has a child's key; ChildIdTaken if a child's id is taken by a run that
-        is not this run's child. The changes of groups come last, with statements of their own; their tallies are locked
+        LeaseLost, and writes nothing, if the run has a newer fence; CommitsLost if a trace of the pass's earlier
+        commits (`batch.witnesses`) is missing: the statement that compares the fence checks for them. Its children are
+        started as `create` starts runs; one that was started before stays as it is. Raises ChildKeyTaken, and writes
+        nothing, if another open run has a child's key; ChildIdTaken if a child's id is taken by a run that is not this
+        run's child. Changes of groups are written last, with statements of their own; the groups' tallies are locked
         first.
         """
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         """Take slots of limits for an operation of a claimed run: all, or a place in the line of one that is full.
 
-        What the operation holds already stays its own, and its place in a line stays its place. `wants` are in the
-        order of limits and keys. The rows of the keys are locked, after the row of the run. Raises LeaseLost if the run
-        has a newer fence, and UnknownLimitError for a limit that has no row and no `at_once`.
+        Slots that the operation already holds, and its place in a line, are kept. `wants` are in the order of limits
+        and keys. The rows of the keys are locked, after the row of the run. Raises LeaseLost if the run has a newer
+        fence, and UnknownLimitError for a limit that has no row and no `at_once`.
         """
 
     def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
-        """Do what is noted about slots, at most so much of it: hand on what ended runs have given up, wake runs.
+        """Do the noted work on slots, at most `most` of it: hand on the slots of ended runs, and wake runs.
 
         Return the queues to notify, and how much was done.
         """
 
     def give_up_idle_slots(self, now: datetime, most: int) -> list[RunRecord]:
-        """Give up what sleeping runs have held for a minute and may hold in a pass alone; wake these runs, return them.
+        """Take back slots that sleeping runs have held for a minute although only a pass may hold them. Wake and return
+        the runs.
 
-        No commit leaves such a slot: it is of an older version, or of rows that somebody has edited. The sweep hands it
-        on. Runs whose rows another transaction has locked are left for the next time.
+        No commit leaves such a slot: it comes from an older version, or from edited rows. The sweep hands it on. Runs
+        whose rows another transaction has locked are left for the next call.
         """
 
     def set_limit(self, name: str, override: int | None) -> int | None:
-        """Let a limit allow another number of slots than its code says, or the code's again (None).
+        """Override a limit's number of slots, or with None return to that of its code.
 
-        Return the number that it allowed before; None, and change nothing, if there is no such limit. The sweep hands
-        on what has become free; runs that hold a slot keep it.
+        Return the earlier number; None, with nothing changed, if there is no such limit. The sweep hands on freed
+        slots; runs that hold a slot keep it.
         """
 
     def at_once(self, limit: str) -> int | None:
-        """Return how many slots of each of its keys the limit allows, None if it has no row."""
+        """Return the limit's number of slots for each key; None if it has no row."""
 
     def declare_limit(self, name: str, at_once: int) -> bool:
-        """Write the number that the code says, under an operator's number. Return False if that is the row's already.
+        """Write the number of slots in the code, below an operator's override. Return False if the row already has it.
 
-        The sweep hands on what has become free.
+        The sweep hands on freed slots.
         """
 
     def reserve(
@@ -499,33 +503,33 @@ class Store(Protocol):
         """Give an attempt of a claimed run its moment in a limit's rate, or let it begin; on PostgreSQL one statement.
 
         An attempt that does not begin keeps a reservation, which the next call for its run and location finds. It
-        begins if its moment is at most `patience` seconds from `now`, and if what has begun until then leaves room for
-        it. Without `may_begin` it takes the reservation alone, and is told to begin where that is due. The row of the
-        key is locked, no row of a run. Raises LeaseLost if the run has a newer fence, UnknownLimitError for a limit
-        without a rate, and RateUnitsError for units that take more than a year.
+        begins if its moment is at most `patience` seconds from `now`, and the attempts begun by then leave room for it.
+        Without `may_begin` it only gets a reservation; the answer says to begin if that is due. Locks the row of the
+        key, but no row of a run. Raises LeaseLost if the run has a newer fence, UnknownLimitError for a limit without a
+        rate, and RateUnitsError for units that take more than a year.
         """
 
     def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
-        """Let a limit have another rate than its code says, or the code's again (None); move the attempts that wait.
+        """Override a limit's rate, or with None return to that of its code. Give waiting attempts new moments.
 
-        Return the rate before, and the queues to notify; None, and change nothing, if the limit has no rate.
+        Return the earlier rate, and the queues to notify; None, with nothing changed, if the limit has no rate.
         """
 
     def declare_rate(self, name: str, rate: Rate) -> bool:
-        """Write the rate that the code says, under an operator's rate. Return False if that is the row's already."""
+        """Write the rate in the code, below an operator's override. Return False if the row already has it."""
 
     def close_rate(
         self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
     ) -> LimitClosing | None:
-        """Let nothing of a limit's key begin before a moment; of the key "", nothing of all keys.
+        """Close a key of a limit until a moment: nothing of it begins before. The key "" closes all keys.
 
-        Return the closing before.
+        Return the earlier closing. With `is_longer`, change nothing if the key is already closed for as long.
 
         With `is_longer`, change nothing if the key is closed for as long already.
         """
 
     def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
-        """End the closing of a key, and move the attempts that wait.
+        """End the closing of a key, and give waiting attempts new moments.
 
         Return the closing, and the queues to notify; None if the key is not closed.
         """
@@ -534,43 +538,39 @@ class Store(Protocol):
         """Return whether a limit has a rate."""
 
     def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
-        """Return what is reserved of these keys of a limit, and until when they are closed; those that were never used
-        are missing.
-        """
+        """Return the reservations and closings of these keys of a limit; keys that were never used are missing."""
 
     def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
-        """Count a start that this key of a limit has refused, and keep what it was."""
+        """Count a start that this key of a limit has refused, and record it."""
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         """Return the slots that these runs hold and wait for."""
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
-        """Extend the leases whose fences still hold: a run without a lease gets none. Wait for no row's lock.
+        """Extend the leases whose fences still hold; a run without a lease gets none. Does not wait for locked rows.
 
         So a row that a transaction keeps locked costs no other run its lease. No worker can claim such a run meanwhile.
         """
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
-        """Return what operators have requested of those of the runs that are to be paused or cancelled, by id; one
-        query.
-        """
+        """Return the requests of those runs that operators want paused or cancelled, by id; one query."""
 
     def report(
         self, begun: Sequence[Activity], ended: Sequence[Activity], watched: Sequence[str]
     ) -> tuple[dict[str, str], list[AskedOfActivity]]:
-        """Note which steps run now. Return the requests of the runs `watched`, as `requests` does, and what operators
+        """Record which steps run now. Return the requests of the runs `watched`, as `requests` does, and what operators
         have asked of their activities; on PostgreSQL one statement.
 
-        An activity that is noted again, with another attempt or fence, replaces the former one of its run and location.
-        None is written for a run whose lease is no longer held under its fence, and none replaces that of a newer
-        fence. Waits for no lock for long: raises `RowsLocked`, and notes nothing, if an activity's row is locked.
+        An activity that is recorded again, with another attempt or fence, replaces the former one of its run and
+        location. It is not written if the run's lease is no longer held under its fence, nor over that of a newer
+        fence. Does not wait long for locks: raises `RowsLocked`, and records nothing, if an activity's row is locked.
         """
 
     def save_details(self, saved: Sequence[SavedDetails]) -> None:
-        """Write what running steps have saved: for each run and location the latest, by `SavedDetails.order`.
+        """Write the saved details of running steps: for each run and location the latest, by `SavedDetails.order`.
 
-        None is written for a run whose lease is no longer held under its fence. Waits for no lock for long: raises
-        `RowsLocked`, and writes nothing, if one of the rows is locked.
+        They are not written for a run whose lease is no longer held under their fence. Does not wait long for locks:
+        raises `RowsLocked`, and writes nothing, if one of the rows is locked.
         """
 
     def ask_activities(
@@ -578,24 +578,24 @@ class Store(Protocol):
     ) -> list[str]:
         """Ask the run's worker for the stacks of its activities, or to abandon them; return their locations.
 
-        With a `location`, ask about the activity there alone. Activities of another fence than the run's are left
-        alone.
+        With a `location`, ask only about the activity there. Activities of another fence than the run's are ignored.
         """
 
     def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
-        """Store the stack of an activity that is still noted under that fence.
+        """Store the stack of an activity that is still recorded under that fence.
 
-        Store nothing if another transaction has locked its row.
+        Stores nothing if another transaction has locked its row.
         """
 
     def forget_activities(self) -> None:
-        """Delete activities that are not current: their workers have died or lost the run. At most a few hundred.
+        """Delete activities that are not current, because their workers have died or lost the run. At most a few
+        hundred.
 
         Deletes none if another transaction has locked one.
         """
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None) -> Released:
-        """Release runs that were claimed and not begun: no lease, due now, `pending` again if they were `running`.
+        """Release runs that were claimed but not begun: no lease, due now, `pending` again if they were `running`.
 
         With `due_at`, they are due only then. A crash that the claim counted stays counted.
         """
@@ -605,20 +605,19 @@ class Store(Protocol):
     def next_deadline(
         self, queues: Sequence[str], after: datetime, *, until: datetime | None = None
     ) -> datetime | None:
-        """Return the earliest `wake_at` of the queues' runs that is later than `after` and not later than `until`."""
+        """Return the earliest `wake_at` of the queues' runs after `after`, up to `until`."""
 
     def due_queues(
         self, now: datetime, *, queues: Sequence[str] | None = None, since: datetime | None = None
     ) -> list[str]:
-        """Return the queues that have a due run, including runs whose lease expired; no paused queue.
+        """Return the queues that have a due run, including runs whose lease expired, but not paused queues.
 
-        With `queues`, search these only. With `since`, search only runs whose `wake_at` is not before it.
+        With `queues`, search only these. With `since`, search only runs whose `wake_at` is not before it.
         """
 
     def transaction(self) -> AbstractContextManager[None]:
         """Return a transaction on the store's database, for an atomic step: ORM writes inside it and the commit are
         one.
 
-        If it raises, nothing is committed. Only after a connection error during the commit it is unknown whether it
-        committed.
+        If it raises, nothing is committed; only after a connection error during the commit is that unknown.
         """

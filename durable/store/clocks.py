@@ -1,10 +1,10 @@
-"""The database's clock: a worker whose own clock is wrong goes by it.
+"""The database's clock: a worker whose own clock is wrong follows it.
 
 Owns the comparison of the two. Moments of the engine are computed in its processes: when a lease ends, when a run is
 due, when a schedule ticks, when an attempt may begin. A worker whose clock is ahead would take running runs from
-others, and put off for minutes what others may begin. So the processes of workers and timers compare their clock with
-the database's at their start, and every `EVERY` seconds. As long as the two differ by more than `TOLERANCE`,
-`durable.core.clock` counts from the moment that the database has told.
+others, and delay by minutes what others may begin. So the processes of workers and timers compare their clock with the
+database's at their start, and every `EVERY` seconds. As long as the two differ by more than `TOLERANCE`,
+`durable.core.clock` counts from the database's time.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _next_at = 0.0  # monotonic
 
 
 def look(alias: str, *, now: bool = False) -> None:
-    """Compare this process's clock with that of the database `alias`, if the last time was a while ago, or `now`.
+    """Compare this process's clock with that of the database `alias`, if the last comparison was long ago, or `now`.
 
-    One statement; none on a database that has no clock of its own. Raises the database's errors.
+    One statement; none on a database without a clock of its own. Raises the database's errors.
     """
     global _next_at
     if (not now and time.monotonic() < _next_at) or connections[alias].vendor != "postgresql":

@@ -1,8 +1,8 @@
-"""The common base of the stores on a database: the frame of each verb, and what no pass does.
+"""The common base of the stores on a database: the frame of each verb, and everything that is not part of a pass.
 
-A verb is the same on both databases, except for the statements that lock and write rows; a subclass has these. Rare
-reads and writes (the audit log, the history of a new run) are not urgent, hence ordinary ORM statements. SQLite has no
-locks of rows: Django leaves `select_for_update` out there.
+A verb is the same on both databases, except for the statements that lock and write rows, which a subclass has. Rare
+reads and writes (the audit log, the history of a new run) are ordinary ORM statements. SQLite has no row locks: Django
+omits `select_for_update` there.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _AT_ONCE: Final = 1_000  # rows of one statement
 
 
 class DatabaseStore(RateStore, FamilyStore):
-    """A `Store` on the database behind a Django connection, without the statements of a kind of database."""
+    """A `Store` on a Django database, without the statements that differ between the databases."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -90,15 +90,15 @@ class DatabaseStore(RateStore, FamilyStore):
     def transaction(self) -> AbstractContextManager[None]:
         return committed_or_raised(self.alias)
 
-    # -- what a subclass has
+    # -- to be implemented by a subclass
 
     @abstractmethod
     def _begin_to_write(self) -> None:
-        """Let a transaction that is about to read write later. Only a database without row locks needs it."""
+        """Prepare a transaction that reads first to write later. Only a database without row locks needs this."""
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Return a transaction that reads, and then writes."""
+        """Return a transaction that reads first and then writes."""
         with transaction.atomic(using=self.alias):
             self._begin_to_write()
             yield
@@ -108,11 +108,11 @@ class DatabaseStore(RateStore, FamilyStore):
 
     @abstractmethod
     def _insert(self, runs: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
-        """Insert those of the runs whose ids are free.
+        """Insert the runs whose ids are free.
 
-        Return the rows that have the other ids, by id; and, by id, the summaries of new runs that are held.
+        Return the rows that have the taken ids, by id; and the summaries of new runs that are held, by id.
 
-        The runs are in the order of their ids. So one of two creators waits for the other, and they never deadlock.
+        The runs are sorted by id. So one of two creators waits for the other, and they never deadlock.
         """
 
     @abstractmethod
@@ -128,13 +128,13 @@ class DatabaseStore(RateStore, FamilyStore):
 
     @abstractmethod
     def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
-        """Cancel these children of a locked run, which goes on without them."""
+        """Cancel these children of a locked run that continues without them."""
 
     @abstractmethod
     def _end_dropped(self, run: RunRecord, at: datetime) -> None:
         """Cancel the dropped children of a locked run, and those of dropped groups.
 
-        Children that a transaction has locked are left for later.
+        Children whose rows another transaction has locked are left for later.
         """
 
     @abstractmethod
@@ -166,7 +166,7 @@ class DatabaseStore(RateStore, FamilyStore):
 
     @staticmethod
     def _as_held(run: RunRecord, summary: str) -> RunRecord:
-        """Return a new run as it is inserted where new starts of its workflow are held."""
+        """Return a new run in the form that is inserted while new starts of its workflow are held."""
         return replace(run, **paused_at_once(run, summary=Summary.load(summary)))
 
     def change(
@@ -218,7 +218,7 @@ class DatabaseStore(RateStore, FamilyStore):
             return row_rules.copied(after)
 
     def _change_groups(self, batch: Batch, committed: Committed) -> Committed:
-        """Make what a commit changes of groups of children; the tallies and then the run's row are locked."""
+        """Write what a commit changes of groups of children; locks the tallies, and then the run's row."""
         queues = committed.queues_to_notify
         groups = batch.of(GroupChange)
         for change in groups:
@@ -259,7 +259,7 @@ class DatabaseStore(RateStore, FamilyStore):
                 keys.forget_deleted(self.alias, run.id)
 
     def _found_at(self, run: RunRecord, holder: str | None) -> RunRecord | None:
-        """Return the row that has the run's id, or else the row of the holder of its key; None if both have gone."""
+        """Return the row that has the run's id, or else the row of the key's holder; None if both are gone."""
         found = self.get_many([each for each in (run.id, holder) if each is not None])
         if run.id in found or holder is None:
             return found.get(run.id)
@@ -281,8 +281,9 @@ class DatabaseStore(RateStore, FamilyStore):
         return run if run is not None and keys.holder(self.alias, workflow, key) == run_id else None
 
     def _take_keys(self, starts: Sequence[ChildStart]) -> None:
-        """Take the keys of a commit's children, in one order, and before the parent is locked: the end of a child frees
-        its key and locks its parent then. Raises ChildKeyTaken.
+        """Take the keys of a commit's children, in one order, before the parent is locked. Raises ChildKeyTaken.
+
+        The order matters: the end of a child frees its key and then locks its parent.
         """
         named = [(with_key, start.run) for start in starts if (with_key := key_of(start)) is not None]
         keyed = [(keys.owner_of_keys(self.alias, workflow), key, run) for (workflow, key), run in named]
@@ -363,7 +364,7 @@ class DatabaseStore(RateStore, FamilyStore):
             row.update(deadline=renewed.deadline, worked=renewed.worked)
 
     def _write_beside(self, batch: Batch) -> None:
-        """Write what a commit has for side tables, in its transaction."""
+        """Write a commit's changes of side tables, in its transaction."""
         if batch.worked is not None:
             RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(worked=batch.worked)
         if saved := batch.of(SavedDetails):
@@ -450,7 +451,7 @@ class DatabaseStore(RateStore, FamilyStore):
         if deleted and kind is HoldKind.QUEUE:
             note = partial(slots.note_queue, self.alias, name)
             note()
-            # again for runs that have begun to wait meanwhile: whoever hands slots on sees the hold until the commit
+            # again, for runs that have begun to wait meanwhile: others that hand slots on see the hold until the commit
             transaction.on_commit(note, using=self.alias, robust=True)
         return bool(deleted)
 
@@ -487,7 +488,9 @@ class DatabaseStore(RateStore, FamilyStore):
         return given_up
 
     def _released_start(self, run_id: str, due_at: datetime) -> list[RunRecord]:
-        """Resume a run that was started under a hold; [] if it is no longer paused by that. Raises RowsLocked."""
+        """Resume a run that was started under a hold. Return [] if it is no longer paused because of that. Raises
+        RowsLocked.
+        """
         with transaction.atomic(using=self.alias):
             run = self._lock_run(run_id, wait=False)
             if run is None:
@@ -505,8 +508,8 @@ class DatabaseStore(RateStore, FamilyStore):
     def _rank(self, runs: Sequence[RunRecord], ranking: Ranking, now: datetime) -> None:
         """Give new runs of one queue, in this order, a head start and a share, in the transaction of their creation.
 
-        A run of a share that is due and was not started by another run has its start tag from now on. Others get it
-        from the claim that finds them due, so that a worker's commit does not wait for a start.
+        A run of a share that is due and was not started by another run gets its start tag now. Others get it from the
+        claim that finds them due, so that a worker's commit does not wait for a start.
         """
         ranks.put(self.alias, [run.id for run in runs], runs[0].queue, ranking, now)
 
@@ -574,7 +577,7 @@ class DatabaseStore(RateStore, FamilyStore):
 
 
 def entry_keys(alias: str, run_id: str, rows: Sequence[Entry]) -> dict[str, int]:
-    """Return the keys of rows just written, by location; queried where the database did not return them."""
+    """Return the keys of rows just written, by location; queried if the database did not return them."""
     if all(row.pk is not None for row in rows):
         return {row.location: row.pk for row in rows}
     found = Entry.objects.using(alias).filter(run_id=run_id)

@@ -1,8 +1,7 @@
 """Children of a run as the verbs see them, and the recovery of a run after those that made it fail.
 
-Shared by the verbs, which an operator calls, and by a pass, which recovers the children of a map. Each gives the
-function that changes a run's row: one writes the audit log for its actor, the other for the actor who has recovered the
-parent.
+Shared by the verbs of operators, and by a pass, which recovers the children of a map. Each passes in the function that
+changes a run's row and writes the audit log: for its own actor, or for the actor who recovered the parent.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from durable.core.rewind.recovery import recover as recovery_of
 from durable.store.base import Store
 
 Decide = Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]
-#: Changes a run; True for one that is recovered because of its parent.
+#: Changes a run; the flag is True if it is recovered because of its parent.
 Change = Callable[[str, Decide, bool], None]
 
 _CANCELLING: Final = (Request.CANCEL, Request.CANCEL_ROLLBACK)
 _BATCH: Final = 500  # children of a group that one query reads
-_AT_ONCE: Final = 100  # children of maps that are recovered in the transaction of their parent
+_AT_ONCE: Final = 100  # children of maps to recover in the transaction of their parent
 
 
 def cancelled_children(store: Store, entries: Iterable[EntryRecord]) -> set[str]:
-    """Return the children whose ends these entries have not recorded, and which are cancelled or about to be.
+    """Return the children that are or will be cancelled, and whose ends these entries have not recorded.
 
-    The end of their parent has cancelled them; one that goes on has to start them anew.
+    The end of their parent has cancelled them; a parent that continues has to start new ones.
     """
     unread = unread_children(entries)
     rows = store.get_many(unread) if unread else {}
@@ -38,7 +37,7 @@ def cancelled_children(store: Store, entries: Iterable[EntryRecord]) -> set[str]
 
 
 def members(store: Store, groups: Iterable[str], state: RunState | None = None, most: int | None = None) -> list[str]:
-    """Return the children of these groups, with `state` those in that state; at most `most`, None for all."""
+    """Return the children of these groups, with `state` only those in that state; at most `most`, None for all."""
     found: list[str] = []
     for group in groups:
         after = -1
@@ -51,7 +50,7 @@ def members(store: Store, groups: Iterable[str], state: RunState | None = None, 
 
 
 def _stopped_members(store: Store, groups: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return the children of these groups, and those of the others, whose own compensations have stopped."""
+    """Return the children whose own compensation has stopped: of these groups, and among the `others`."""
     rows = store.get_many([*members(store, groups, RunState.FAILED), *others])
     return sorted(each.id for each in rows.values() if each.state == RunState.FAILED and each.state_after_rollback)
 
@@ -60,7 +59,7 @@ def _stopped_members(store: Store, groups: Iterable[str], others: Iterable[str])
 
 
 class _ChildrenFirst(Exception):
-    """Raised, with nothing changed, where children are to be recovered before their parent.
+    """Raised, with nothing changed, if children have to be recovered before their parent.
 
     A child's row is locked before its parent's.
     """
@@ -74,10 +73,10 @@ class _ChildrenFirst(Exception):
 def recover_family(
     store: Store, run_id: str, now: datetime, by: Mapping[str, Any], change: Change, *, is_consequence: bool = False
 ) -> None:
-    """Recover a failed run, and before it the children whose failures made it fail, in the same transaction.
+    """Recover a failed run, and before it the children that made it fail, in the same transaction.
 
-    Of the children of maps the first hundred; the next pass of the run recovers the others in batches, and `by` is what
-    it notes of the actor. Raises what `change` raises.
+    Recovers only the first hundred children of maps; the next pass of the run recovers the others in batches, and notes
+    `by` as the actor. Raises the errors of `change`.
     """
     family = _Family(store, now, by, change)
     try:
@@ -97,7 +96,7 @@ class _Family:
     def recover(
         self, run_id: str, known: Collection[str] = (), anew: Collection[str] = (), *, is_consequence: bool
     ) -> None:
-        """Recover the run. Raises _ChildrenFirst if it has failed because of other children than the known ones."""
+        """Recover the run. Raises _ChildrenFirst if other children than the known ones made it fail."""
 
         def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
             history = entries()
@@ -115,9 +114,10 @@ class _Family:
         self._change(run_id, decide, is_consequence)
 
     def recover_after(self, run_id: str, first: _ChildrenFirst, *, is_consequence: bool) -> None:
-        """Recover the failed ones of these children and then the run, which starts cancelled and deleted ones anew.
+        """Recover those of these children that have failed, and then the run, which replaces cancelled and deleted
+        ones.
 
-        A replay has copied children of its original: their ends do not wake it, so it starts its own.
+        A replay has its original's children in its history. Their ends do not wake it, so it starts its own.
         """
         anew = []
         children = first.children

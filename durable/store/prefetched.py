@@ -1,4 +1,4 @@
-"""A store that answers the first load of a run's history from a history that was loaded with those of other runs."""
+"""A store that answers the first load of a run's history from one loaded together with those of other runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from durable.store.base import Store
 def prefetched(store: Store, run_id: str, history: History) -> Store:
     """Return `store` for one pass of the run, whose history was `history` when it was claimed.
 
-    A change from outside after that is noticed by the run row's `change_seq`, as if the pass had begun at the claim.
+    A later change from outside is noticed by the row's `change_seq`, as if the pass had begun at the claim.
     """
     return cast("Store", _Preloaded(store, run_id, history))
 
@@ -22,7 +22,7 @@ class _Preloaded:
         self._histories = {run_id: history}
 
     def load(self, run_id: str) -> History:
-        """Return the prefetched history once; then the store's."""
+        """Return the prefetched history the first time, and then the store's."""
         history = self._histories.pop(run_id, None)
         return self._store.load(run_id) if history is None else history
 

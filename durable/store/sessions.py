@@ -1,16 +1,16 @@
-"""Database sessions in a worker: keep session changes made by the code of steps from lasting.
+"""Database sessions in a worker: undo changes that the code of steps makes to its session.
 
-Owns detecting, at no cost to the server, that code other than the engine's has used a session, and restoring the
-session to a new one of Django's. On PostgreSQL every statement of psycopg calls its connection's `wait`, except the
+Owns detecting, at no cost to the server, that other code than the engine's has used a session, and restoring it to the
+state of a new Django session. On PostgreSQL every statement of psycopg calls its connection's `wait`, except the
 engine's own commits. On SQLite a callback receives each statement, and only a PRAGMA, an ATTACH or a temporary table
 counts. Sessions are restored only within `guarded()`, where a worker executes a pass; never in a web process, for
 example.
 
-Agents that trace statements (Datadog, New Relic, Elastic) give Django a proxy of the driver's connection. What looks at
-more than the DB-API of a connection asks for `driver_connection` first.
+Agents that trace statements (Datadog, New Relic, Elastic) give Django a proxy of the driver's connection. Code that
+needs more of a connection than the DB-API calls `driver_connection` first.
 
-Also owns that sessions of durable's database read times that Python cannot hold, `infinity` for example, which anybody
-may have written by SQL: psycopg raises an error, so that one row would keep every list from being read.
+Also makes sessions of durable's database read times outside of Python's range, such as `infinity`, which somebody may
+have written by SQL. psycopg would raise an error, so that one row would break every list.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _CHANGES_SQLITE: Final = re.compile(
     r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*(?:PRAGMA|ATTACH|CREATE\s+TEMP)", re.IGNORECASE | re.DOTALL
 )
 _SHOWN: Final = 2_000  # characters of an SQLite statement that are examined
-#: Attributes of psycopg's connection: those that can be set back at any moment, and all that are compared.
+#: Attributes of psycopg's connection: those that can be reset at any moment, and all that are compared.
 _PLAIN_STATE: Final = ("row_factory", "cursor_factory", "server_cursor_factory", "prepare_threshold")
 _PYTHON_STATE: Final = (*_PLAIN_STATE, "read_only", "isolation_level", "deferrable")
-_ADAPTERS: Final = ("_own_loaders", "_own_dumpers")  # which maps of its adapters have had something registered
+_ADAPTERS: Final = ("_own_loaders", "_own_dumpers")  # the adapters' maps that show whether something was registered
 
 
 _is_guarded: ContextVar[bool] = ContextVar("durable_sessions_are_guarded", default=False)
@@ -75,7 +75,9 @@ def _python_state(raw: Any) -> tuple[Any, ...]:
 
 
 def driver_connection(connection: BaseDatabaseWrapper) -> Any:
-    """Return the driver's own connection, or None: what agents have put around it is taken off."""
+    """Return the driver's own connection, without the proxies of tracing agents; None if it is closed or cannot be
+    found.
+    """
     raw = connection.connection
     while (inner := getattr(raw, "__wrapped__", None)) is not None:
         raw = inner
@@ -89,7 +91,7 @@ _TIMESTAMPTZ: Final = 1184  # PostgreSQL's number of the type
 
 
 def read_all_times() -> None:
-    """Have each new session of durable's database read a time that Python cannot hold as EARLIEST or LATEST."""
+    """Let each new session of durable's database read times outside of Python's range as EARLIEST or LATEST."""
     connection_created.connect(_bound_times, dispatch_uid="durable.store.sessions.times")
 
 
@@ -105,7 +107,9 @@ def _bound_times(*, connection: BaseDatabaseWrapper, **_: object) -> None:
 
 @cache
 def _bounded(loader: Any) -> type[Any]:
-    """Return the loader, which is Django's or the project's own, with an answer where it has none."""
+    """Return the loader (Django's or the project's own), wrapped so that it also answers for times outside of Python's
+    range.
+    """
     from psycopg import DataError
 
     class Bounded(loader):  # type: ignore[misc]  # known at run time
@@ -123,7 +127,7 @@ def _bounded(loader: Any) -> type[Any]:
 
 
 class ReadOnlyDatabaseError(OperationalError):
-    """The database writes nothing in this session: its server is a standby, or has become one."""
+    """The database refuses writes in this session: its server is a standby, or has become one."""
 
 
 _READ_ONLY: Final = "25006"  # SQLSTATE of a write in a transaction that is read only
@@ -133,7 +137,7 @@ def refused(connection: BaseDatabaseWrapper, error: InternalError) -> Exception:
     """Return the error to raise for one of the store's statements that PostgreSQL has refused with `error`.
 
     During a switchover, sessions may lead to a server that has become a standby. Such a session is closed, and the
-    error is of a class that code which retries knows. A transaction that is read only on purpose keeps its session.
+    error is of a class that retrying code handles. A transaction that is read-only on purpose keeps its session.
     """
     if getattr(error.__cause__, "sqlstate", None) != _READ_ONLY:
         return error
@@ -149,7 +153,7 @@ def refused(connection: BaseDatabaseWrapper, error: InternalError) -> Exception:
 
 
 def _is_read_only(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if the server has said that each transaction of this session is read only."""
+    """Return True if the server has reported that all transactions of this session are read-only."""
     status = driver_connection(connection).pgconn.parameter_status
     return b"on" in (status(b"in_hot_standby"), status(b"default_transaction_read_only"))
 
@@ -159,7 +163,7 @@ def _is_read_only(connection: BaseDatabaseWrapper) -> bool:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Restore, around a pass, the sessions that its code uses, here and in the threads of its branches."""
+    """Restore the sessions that the code of a pass uses in the block, in this thread and in those of its branches."""
     connection_created.connect(_on_created, dispatch_uid="durable.store.sessions")
     for connection in connections.all(initialized_only=True):
         _watch(connection)
@@ -219,7 +223,7 @@ def _noting_statements(watch: _Watch) -> Any:
 
 @contextmanager
 def not_noted(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Do not count the block's statements as use: they are the engine's own and leave the session as it is."""
+    """Do not count statements in the block as use: they are the engine's own and leave the session as it is."""
     watch = _watch_of(connection)
     was_used = watch is not None and watch.is_used
     try:
@@ -233,17 +237,16 @@ def not_noted(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 
 def _set_back(raw: Any, watch: _Watch) -> None:
-    """Set the plain attributes of psycopg's connection to what they were."""
+    """Reset the plain attributes of psycopg's connection."""
     for name, value in zip(_PLAIN_STATE, watch.python_state, strict=False):
         if getattr(raw, name, None) != value:
             setattr(raw, name, value)
 
 
 def prepare_commit(alias: str) -> None:
-    """Keep session changes made by a step from affecting the coming commit of the pass.
+    """Keep session changes made by a step from affecting the next commit of the pass.
 
-    The next call of a durable function in the database restores the session in the same round trip, where that is
-    possible.
+    If possible, the next call of a durable function in the database restores the session in the same round trip.
     """
     if not _is_guarded.get():
         return
@@ -262,7 +265,7 @@ def prepare_commit(alias: str) -> None:
 
 
 def restored_by(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if the statement that is sent now has to restore the session first; may be asked once."""
+    """Return True if the next statement has to restore the session first. It then must: this returns True only once."""
     watch = getattr(driver_connection(connection), "_durable_session", None)
     if watch is None or not watch.is_due:
         return False
@@ -273,7 +276,7 @@ def restored_by(connection: BaseDatabaseWrapper) -> bool:
 
 
 def preface(connection: BaseDatabaseWrapper) -> str:
-    """Return the statements that restore the session to a new one of Django's."""
+    """Return the statements that restore the session to the state of a new Django session."""
     statements = [*_RESTORE, *_of_django(connection)]
     return "; ".join(statements)
 
@@ -292,7 +295,7 @@ def _literal(text: str) -> str:
 
 
 def restore(connection: BaseDatabaseWrapper) -> None:
-    """Restore the session with statements of its own; close it where that is not reliable."""
+    """Restore the session with statements of its own; close it if that is not reliable."""
     watch = _watch_of(connection)
     if watch is None:
         return
@@ -312,7 +315,7 @@ def restore(connection: BaseDatabaseWrapper) -> None:
 
 
 def restore_used(alias: str) -> None:
-    """Restore this thread's session if it was used, before a query of the engine's that is no commit."""
+    """Restore this thread's session if other code has used it, before a query of the engine that is not a commit."""
     if not _is_guarded.get():
         return
     connection = connections[alias]
@@ -322,7 +325,7 @@ def restore_used(alias: str) -> None:
 
 
 def restore_all() -> None:
-    """Restore each session of this thread that was used; called after a pass, before the next run."""
+    """Restore each session of this thread that was used. Called after a pass, before the next run."""
     if not _is_guarded.get():
         return
     for connection in connections.all(initialized_only=True):
@@ -335,13 +338,13 @@ def _can_be_restored(connection: BaseDatabaseWrapper, watch: _Watch) -> bool:
     raw = driver_connection(connection)
     if connection.vendor != "postgresql" or _python_state(raw) != watch.python_state:
         return False
-    if raw.autocommit != connection.autocommit:  # set past Django, so nothing would be committed
+    if raw.autocommit != connection.autocommit:  # set without Django's knowledge, so nothing would be committed
         return False
     return not _keeps_state(type(connection))
 
 
 def _keeps_state(kind: type[BaseDatabaseWrapper]) -> bool:
-    """Return True for a third-party database backend, which may prepare sessions itself and remember that it has."""
+    """Return True for a third-party database backend: it may prepare sessions itself and remember that."""
     for name in ("cursor", "_cursor", "init_connection_state"):
         if not getattr(kind, name).__module__.startswith("django."):
             return True
@@ -359,21 +362,21 @@ def _needs_round_trip(connection: BaseDatabaseWrapper) -> bool:
 
 
 def is_observed(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if code observes each statement: a test, a debugger, or a replaced method on the object."""
+    """Return True if code observes each statement: a test, a debugger, or a replaced method of the object."""
     return bool(guard.observes(connection) or connection.queries_logged or _has_other_cursors(connection))
 
 
 def _has_other_cursors(connection: BaseDatabaseWrapper) -> bool:
     """Return True if `cursor` was replaced on the object.
 
-    Django's test cases put the class's own there when they end.
+    Django's test cases replace it by the class's own when they end.
     """
     replaced = vars(connection).get("cursor")
     return replaced is not None and getattr(replaced, "__func__", None) is not type(connection).cursor
 
 
 def _receivers(connection: BaseDatabaseWrapper) -> list[Any]:
-    """Return the receivers that prepare new sessions, besides those of Django and durable."""
+    """Return the receivers that prepare new sessions, except those of Django and durable."""
     found: Any = connection_created._live_receivers(connection.__class__)
     flat = [*found[0], *found[1]] if isinstance(found, tuple) else found
     return [each for each in flat if not getattr(each, "__module__", "").startswith(("django.", "durable."))]

@@ -1,6 +1,6 @@
 """The store for SQLite: ordinary ORM statements in one short transaction.
 
-SQLite has one lock, that of the database, and no locks of rows. Every writing transaction begins with a write, because
+SQLite has one lock, for the whole database, and no row locks. Every writing transaction begins with a write, because
 one that first reads and then writes fails beside another writer. From then on no other transaction writes. Must not
 decide what happens to a run's row: `durable.store.rules.row_rules` does.
 """
@@ -85,7 +85,7 @@ _ENTRY_FIELDS: Final = [
 ]
 
 
-#: What stands for the kind of an entry in a row that has the limits of a run.
+#: Marks, in place of an entry's kind, a row that has the limits of a run.
 _OF_LIMITS: Final = "~limits"
 
 
@@ -97,7 +97,7 @@ def _limits_column(name: str) -> Any:
     return Value(text, output_field=TextField())
 
 
-#: The limits of a run as a row of `_ENTRY_FIELDS`: a column of a time has the deadline, and columns of text the others.
+#: The limits of a run in the form of `_ENTRY_FIELDS`: a time column has the deadline, text columns have the others.
 _LIMITS_AT: Final = {
     "metadata__created_at": "deadline",
     "output": "length",
@@ -116,7 +116,7 @@ def _limits_of(row: Sequence[Any]) -> RunLimits:
 
 
 _OF_SAVED: Final = "~saved"
-#: What a step has saved as a row of `_ENTRY_FIELDS`: columns of the same type.
+#: A step's saved details in the form of `_ENTRY_FIELDS`, in columns of matching types.
 _SAVED_AT: Final = {
     "location": "location",
     "ordinal": "fence",
@@ -153,9 +153,9 @@ class SQLiteStore(DatabaseStore):
         self._runs.lock_table()
 
     def _concerned(self, batch: Batch) -> dict[str, RunRecord]:
-        """Return the rows that a commit concerns.
+        """Return the rows that a commit may change.
 
-        Raises LeaseLost if the batch's run has another fence, and CommitsLost if a witness is not there.
+        Raises LeaseLost if the batch's run has another fence, and CommitsLost if a witness is missing.
         """
         sends = batch.of(OutgoingMessage)
         parent = [batch.parent_id] if sends and batch.parent_id is not None else []
@@ -172,13 +172,13 @@ class SQLiteStore(DatabaseStore):
         return runs
 
     def _witness(self, run_id: str, witness: Witness) -> Any:
-        """Return the query of an entry that a commit has to find."""
+        """Return the query for the entry of a witness."""
         columns = columns_of(witness)
         where = {name if name in ENTRY.names else f"metadata__{name}": value for name, value in columns.items()}
         return Entry.objects.using(self.alias).filter(run_id=run_id, location=witness.location, **where)
 
     def _update(self, before: RunRecord, after: RunRecord) -> frozenset[str]:
-        """Write what has changed; return the queues to notify of what follows from the end of the run."""
+        """Write what has changed; return the queues to notify because of the run's end."""
         changed = row_rules.changed_columns(before, after)
         if changed:
             self._runs.held_with(before.id, before.fence).update(**changed)
@@ -217,7 +217,7 @@ class SQLiteStore(DatabaseStore):
             return taken, self._hold_starts(new)
 
     def _hold_starts(self, runs: Sequence[RunRecord]) -> dict[str, str]:
-        """Pause those of the new runs whose workflows are held; return their summaries by id.
+        """Pause the new runs whose workflows are held; return their summaries by id.
 
         The holds are read after the insert: a transaction that reads first could no longer write.
         """
@@ -235,7 +235,7 @@ class SQLiteStore(DatabaseStore):
         return {run.id: summaries[run.workflow] for run in held}
 
     def _inserted(self, runs: Sequence[RunRecord]) -> bool:
-        """Insert all of them, or none if one id is taken; return True if they were inserted."""
+        """Insert all of the runs, or none if one id is taken. Return True if they were inserted."""
         rows = [Run(**RUN.attributes(run)) for run in runs]
         try:
             with transaction.atomic(using=self.alias):
@@ -269,7 +269,7 @@ class SQLiteStore(DatabaseStore):
     def _put(
         self, messages: Sequence[OutgoingMessage], runs: dict[str, RunRecord]
     ) -> tuple[list[Message | None], list[Message]]:
-        """Insert messages to these runs. Return each as stored, and those that are new."""
+        """Insert messages to these runs. Return each in its stored form, and those that are new."""
         ids = {each.idempotency_id for each in messages if each.idempotency_id is not None}
         seen: dict[tuple[str, str | None], Message] = {}
         if ids:
@@ -333,7 +333,7 @@ class SQLiteStore(DatabaseStore):
                 due = due.due_since(*since)
             found = due.annotate(has_ranks=ranks.has_lanes(self.alias))[:limit]
             rows = list(found.values("has_ranks", *RUN.names))
-            may_have_ranks = since is not None and not rows  # a run with a tag is found behind any point
+            may_have_ranks = since is not None and not rows  # a run with a tag may be anywhere behind the point
             if may_have_ranks or any(row["has_ranks"] for row in rows):
                 return self._claim_ranked(queues, now, lease_until, worker, limit, since, since_ranked)
             runs = [RunRecord(**{name: row[name] for name in RUN.names}) for row in rows]
@@ -370,7 +370,7 @@ class SQLiteStore(DatabaseStore):
         return [row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker, drawn=drawn) for run in runs]
 
     def _served(self, runs: RunQuerySet) -> RunQuerySet:
-        """Return those of the runs whose queues are not paused."""
+        """Return the runs whose queues are not paused."""
         paused = Hold.objects.using(self.alias).filter(kind=HoldKind.QUEUE.value, name=OuterRef("queue"))
         return runs.filter(~Exists(paused))
 
@@ -468,7 +468,7 @@ class SQLiteStore(DatabaseStore):
             return frozenset(queues), number
 
     def _change_slots(self, run: RunRecord, batch: Batch) -> frozenset[str]:
-        """Do what a commit does to the slots of its run, after everything else; return the queues to notify."""
+        """Apply a commit's changes to its run's slots, after everything else; return the queues to notify."""
         if batch.slots is None:
             return frozenset()
         queues, is_due = lines.change(slots.DatabaseSlots(self.alias), run.id, batch.slots, batch.now)
@@ -494,7 +494,7 @@ class SQLiteStore(DatabaseStore):
         return frozenset(run.queue for run in new if row_rules.is_due(run, run.created_at))
 
     def _has_ended_child(self, run: RunRecord, batch: Batch) -> bool:
-        """Make a run due that parks for a child which has ended or is gone; return True if it does."""
+        """Make a run due that parks for a child that has ended or is gone. Return True if it was made due."""
         if not batch.awaited_children or run.state in ENDED:
             return False
         states = self.states(batch.awaited_children)
@@ -504,12 +504,12 @@ class SQLiteStore(DatabaseStore):
         return is_due
 
     def _woken_parent(self, batch: Batch) -> frozenset[str]:
-        """Return the queue of the parent that this end of a child has made due."""
+        """Return the queue of the parent that the end of this child has made due."""
         parent = self.get(batch.parent_id) if batch.parent_id is not None else None
         return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
 
     def _awaited(self, run: RunRecord, batch: Batch) -> list[Message]:
-        """Return the messages that a parking run may have overlooked. Those it has just received are not pending."""
+        """Return the messages that a parking run may have missed. Those that it has just received are not pending."""
         waiting_for = run.waiting_for if batch.run is None else batch.run.get("waiting_for", run.waiting_for)
         if batch.park_change_seq is None or not waiting_for:
             return []
@@ -592,7 +592,7 @@ class SQLiteStore(DatabaseStore):
             return Released(frozenset(), frozenset(run.queue for run in runs))
 
     def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
-        """Return the runs whose fence and lease still hold."""
+        """Return the runs whose fences and leases still hold."""
         fences = dict(held)
         found = self.get_many(list(fences)).values()
         return [run for run in found if run.fence == fences[run.id] and run.lease_expires_at is not None]

@@ -1,7 +1,7 @@
-"""What is known of a history without reading all of it: surveys for the plan of a replay, and outlines without values.
+"""Facts about a history without reading all of it: surveys for the plan of a replay, and outlines without values.
 
-Owns the shapes. `durable.store.tables.surveys` asks a database; `survey_of` and `bare_entry` take from a history that
-is at hand.
+Owns the shapes. `durable.store.tables.surveys` queries a database; `survey_of` and `bare_entry` use a history in
+memory.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The entries that are deleted and the ones that stay.
+    """The entries that a replay deletes, and those that stay.
 
-    Of those deleted, `steps` and `sends` are what their names say, and `compensable` are completed steps with a
-    rollback handler, and starts of children that are compensated with their parent. `races` are the deleted races, and
-    `has_receipts` is False if no deleted entry is of messages or of a loop. `has_loops`: a loop is deleted.
-    `has_handlers`: a step that stays has a rollback handler, or a start of children a rollback. `has_children`: some
-    entry of the history is of a child.
+    Of the deleted entries: `steps` and `sends`; `compensable` are completed steps with a rollback handler, and starts
+    of children that are compensated with their parent; `races`; `has_receipts` is False if none is of messages or of a
+    loop; `has_loops`. `has_handlers`: a kept step has a rollback handler, or a kept start of children a rollback.
+    `has_children`: some entry of the history is of a child.
     """
 
     deleted: Listed = field(default_factory=Listed)
@@ -47,19 +46,19 @@ class Survey:
 
 
 class Mark(tuple[int, ...]):
-    """Numbers of a history that change with every entry that begins, ends, fails or is undone."""
+    """Numbers that change whenever an entry of the history begins, ends, fails or is undone."""
 
     __slots__ = ()
 
 
 class Surveyor(Protocol):
-    """Asks for parts of one run's history, without values (`durable.store.surveys`).
+    """Reads parts of one run's history, without values (`durable.store.surveys`).
 
     Each method is one statement or two.
     """
 
     def short_history(self, most: int) -> list[EntryRecord]:
-        """Return all entries in the order in which they began, or none of them if they are more than `most`."""
+        """Return all entries in the order in which they began; none if they are more than `most`."""
         ...
 
     def messages(self) -> list[Message]:
@@ -67,7 +66,7 @@ class Surveyor(Protocol):
         ...
 
     def mark(self) -> Mark:
-        """Return the mark of the history as it is now."""
+        """Return the current mark of the history."""
         ...
 
     def entries(self, locations: Collection[str]) -> list[EntryRecord]:
@@ -75,39 +74,39 @@ class Surveyor(Protocol):
         ...
 
     def first_within(self, location: str) -> EntryRecord | None:
-        """Return what began first below this location."""
+        """Return the entry that began first below this location."""
         ...
 
     def first_locations(self, most: int) -> list[str]:
-        """Return the locations of the entries that began first."""
+        """Return the locations of the first entries, in the order in which they began."""
         ...
 
     def compensated(self, gone: Sequence[Region], most: int) -> list[EntryRecord]:
-        """Return at most so many compensated steps and starts of children outside these regions.
+        """Return at most `most` compensated steps and starts of children outside of these regions.
 
         They are in the order in which they began.
         """
         ...
 
     def running_steps(self, gone: Sequence[Region]) -> list[str]:
-        """Return the locations of steps outside these regions that have the status "running"."""
+        """Return the locations of the steps outside of these regions with the status "running"."""
         ...
 
     def survey(self, gone: Sequence[Region], *, kept: str | None, most: int) -> Survey:
-        """Return what is in these regions and what is not, with at most so many locations of each.
+        """Return the survey of these regions and of the rest, with at most `most` locations of each.
 
-        The entry at `kept` stays all the same.
+        The entry at `kept` always stays.
         """
         ...
 
     def own_sends(self, gone: Sequence[Region]) -> list[EntryRecord]:
-        """Return the sends of the run to itself in these regions."""
+        """Return the run's sends to itself in these regions."""
         ...
 
     def returned(
         self, gone: Sequence[Region], races: Sequence[str], without: Collection[str], most: int
     ) -> tuple[list[Message], int]:
-        """Return the first messages whose receipts are in these regions, without the ids given, and how many there are.
+        """Return the first messages whose receipts are in these regions, and their total number; without the given ids.
 
         `races` are all races in the regions.
         """
@@ -118,16 +117,16 @@ class Surveyor(Protocol):
         ...
 
     def has_children(self) -> bool:
-        """Return True if the run has started children, even if no entry says so any more."""
+        """Return True if the run has started children, even if no entry mentions them any more."""
         ...
 
     def child_entries(self) -> list[EntryRecord]:
-        """Return all entries of children, in the order in which they began."""
+        """Return all entries of children and maps, in the order in which they began."""
         ...
 
 
 def mark_of(entries: Iterable[EntryRecord]) -> Mark:
-    """Return the mark of a history that is at hand."""
+    """Return the mark of a history in memory."""
     number = newest = attempts = ends = last = undone = running = 0
     for each in entries:
         number += 1
@@ -142,7 +141,7 @@ def mark_of(entries: Iterable[EntryRecord]) -> Mark:
 
 
 def survey_of(history: Rewind, most: int) -> Survey:
-    """Return the survey of a whole history that has gone back."""
+    """Return the survey of a whole history in memory, after a rewind."""
     gone, kept = (sorted(each, key=lambda entry: entry.ordinal) for each in (history.deleted.values(), history))
     return Survey(
         deleted=listed(gone, most),
@@ -157,11 +156,11 @@ def survey_of(history: Rewind, most: int) -> Survey:
 
 
 def listed(entries: Sequence[EntryRecord], most: int) -> Listed:
-    """Return the first of these entries, and their number."""
+    """Return the locations of the first of these entries, and their number."""
     return Listed(tuple(each.location for each in entries[:most]), len(entries))
 
 
-#: Kinds of entries whose data no plan needs, so that long data of them is not read.
+#: Kinds of entries whose data no plan needs, so that it is not read if it is long.
 BARE_KINDS: Final[Collection[str]] = frozenset({EntryKind.MESSAGE})
 
 _FORKS: Final = frozenset({EntryKind.JOIN, EntryKind.RACE})

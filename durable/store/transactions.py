@@ -1,12 +1,12 @@
-"""Transactions on a Django connection: that of an atomic step, and those that wait for no lock for long.
+"""Transactions on a Django connection: that of an atomic step, and those that do not wait long for locks.
 
-That of an atomic step commits, or raises if it has not. It owns what Django leaves to its caller: a transaction that is
-to be rolled back although its code returned, one that its code has ended past Django, and `transaction.on_commit` hooks
-that raise after the commit.
+An atomic step's transaction commits, or raises if it did not. It handles what Django leaves to its caller: a
+transaction marked for rollback although its code returned, one that its code has ended without Django, and
+`transaction.on_commit` hooks that raise after the commit.
 
-A wait for a lock is limited where waiting would do more harm than trying again later. The thread that keeps a worker's
-leases must not wait for what one transaction has locked: all runs of the worker would lose their leases. The limit has
-an effect on PostgreSQL only: SQLite has one lock, whose wait the database's own settings limit.
+Waits for locks are limited where waiting would do more harm than trying again later. The thread that renews a worker's
+leases must not wait for one locked row: all runs of the worker would lose their leases. The limit works on PostgreSQL
+only: on SQLite, the database's own settings limit the wait for its one lock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OPEN: Final = (2, 3)  # libpq's PQTRANS_INTRANS and PQTRANS_INERROR
 
 @contextmanager
 def committed_or_raised(using: str | None) -> Iterator[None]:
-    """Run the block in `transaction.atomic`, and raise nothing once it has committed.
+    """Run the block in `transaction.atomic`. Never raises after the commit.
 
     Raises TransactionManagementError where Django would roll back silently.
     """
@@ -65,9 +65,9 @@ def committed_or_raised(using: str | None) -> Iterator[None]:
 
 @contextmanager
 def kept_open(using: str) -> Iterator[None]:
-    """Raise CriticalError if the block, the function of an atomic step, ends the transaction that is open around it.
+    """Raise CriticalError if the block, an atomic step's function, ends the transaction that is open around it.
 
-    Sends nothing: it looks at the connection's state after each statement. A statement that ends the transaction and
+    Sends no statement: it checks the connection's state after each statement. A statement that ends the transaction and
     begins another one goes unnoticed.
     """
     connection = connections[using]
@@ -84,7 +84,7 @@ def kept_open(using: str) -> Iterator[None]:
 
 
 class _Ending:
-    """Notices the end of a connection's transaction. Knows PostgreSQL's and SQLite's; any other goes unnoticed."""
+    """Detects the end of a connection's transaction, on PostgreSQL and SQLite."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection
@@ -128,7 +128,9 @@ class _Ending:
 
     @contextmanager
     def _looking_after_waits(self) -> Iterator[None]:
-        """Every statement of psycopg calls its connection's `wait`; see `durable.store.sessions`."""
+        """Check after each statement: every statement of psycopg calls its connection's `wait`; see
+        `durable.store.sessions`.
+        """
         attributes, wait = vars(self._raw), self._raw.wait
         before = attributes.get("wait")
 
@@ -151,17 +153,17 @@ class _Ending:
                 attributes["wait"] = before
 
 
-#: Seconds: many times what a statement of durable's own locks a row for, and a small part of the shortest lease.
+#: Seconds: much longer than durable's own statements lock a row, and much shorter than the shortest lease.
 PATIENCE: Final = 0.2
 _LOCK_NOT_AVAILABLE: Final = "55P03"  # SQLSTATE
 
 
 class RowsLocked(Exception):
-    """Another transaction has locked a row that was to be written; nothing was written."""
+    """Another transaction has locked a row to be written; nothing was written."""
 
 
 def set_patience(alias: str, seconds: float = PATIENCE) -> None:
-    """Limit the waits for locks until the end of the transaction, which must have begun."""
+    """Limit waits for locks until the end of the open transaction."""
     if connections[alias].vendor == "postgresql":
         with connections[alias].cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{seconds}s"])
@@ -169,7 +171,7 @@ def set_patience(alias: str, seconds: float = PATIENCE) -> None:
 
 @contextmanager
 def impatient(alias: str) -> Iterator[None]:
-    """Return a transaction that waits for each lock for `PATIENCE` at most; raises RowsLocked otherwise."""
+    """Return a transaction that waits at most `PATIENCE` for each lock; raises RowsLocked otherwise."""
     with or_locked(), transaction.atomic(using=alias):
         set_patience(alias)
         yield
@@ -177,7 +179,7 @@ def impatient(alias: str) -> Iterator[None]:
 
 @contextmanager
 def or_locked() -> Iterator[None]:
-    """Raise RowsLocked for the database's error that a lock was not available in time."""
+    """Raise RowsLocked if the database reports that a lock was not available in time."""
     try:
         yield
     except OperationalError as error:

@@ -1,4 +1,4 @@
-"""Children and their groups in memory: the rows for `durable.store.rules.families`. The store is locked."""
+"""Children and their groups in memory: the rows for `durable.store.rules.families`. The caller has locked the store."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from durable.store.rules.families import Turn, begins_at
 
 @dataclass(slots=True)
 class MemoryFamilies:
-    """A `durable.store.rules.families.FamilyTable` in memory. `free` frees what a run had that has ended."""
+    """A `durable.store.rules.families.FamilyTable` in memory. `free` releases the key, slots and reservations of an
+    ended run.
+    """
 
     runs: dict[str, RunRecord]
     free: Callable[[str], None]
     _children: dict[str, dict[str, ChildRecord]] = field(default_factory=dict)  # by parent and child
     _dropped: set[str] = field(default_factory=set)
-    _left: dict[str, datetime] = field(default_factory=dict)  # by parent with children left: since when
+    _left: dict[str, datetime] = field(default_factory=dict)  # by parent that has children left to cancel: since when
     _readers: dict[str, set[str]] = field(default_factory=dict)  # by child: replays of its parent that may read it
     _groups: dict[str, GroupRecord] = field(default_factory=dict)
     _turns: dict[str, dict[str, Turn]] = field(default_factory=dict)  # by group and run
@@ -121,7 +123,7 @@ class MemoryFamilies:
     # -- children
 
     def add(self, child: ChildRecord, *, is_new: bool) -> None:
-        """Note a child. Raises ChildIdTaken for a run that is there already and is no child of this parent."""
+        """Record a child. Raises ChildIdTaken if the run exists and is not a child of this parent."""
         known = self._children.setdefault(child.parent_id, {})
         if not is_new and child.run_id not in known:
             raise ChildIdTaken(child.run_id)
@@ -162,11 +164,11 @@ class MemoryFamilies:
         return bool(dropped)
 
     def of_runs(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
-        """Return what is noted of those of the runs that are children, by run."""
+        """Return the child records of the runs that are children, by run."""
         return {each: child for each in run_ids if (child := self._child(each)) is not None}
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
-        """Return the children of a run in this state and group, None for any, in the order of their starts."""
+        """Return the children of a run in this state and group (None for any), in the order of their starts."""
         return [
             each.run_id
             for each in self._in_order(parent_id)
@@ -174,7 +176,7 @@ class MemoryFamilies:
         ]
 
     def count(self, parent_id: str, group: str | None) -> dict[str, int]:
-        """Return how many children of a run, of this group or of all for None, are in each state."""
+        """Count the children of a run in each state, of this group or, with None, of all."""
         found = (each for each in self._in_order(parent_id) if group in (None, each.group))
         return dict(Counter(str(self.runs[each.run_id].state) for each in found))
 
@@ -187,12 +189,12 @@ class MemoryFamilies:
         return dict(Counter(self.runs[each].workflow for each in found))
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> None:
-        """Note that this run, a replay, may read these children of another."""
+        """Record that this run, a replay, may read these children of another run."""
         for child in children:
             self._readers.setdefault(child, set()).add(run_id)
 
     def readers_of(self, child_id: str) -> list[str]:
-        """Return the replays that have not ended and may read this child."""
+        """Return the open replays that may read this child."""
         found = self._readers.get(child_id, ())
         return sorted(each for each in found if each in self.runs and self.runs[each].state not in ENDED)
 
@@ -201,7 +203,8 @@ class MemoryFamilies:
         return {each: min(len(self._cancellable(self.runs[each])), most + 1) for each in noted}
 
     def due(self, batch: Batch) -> RunRecord | None:
-        """Return a run that parks for a child which has ended or is gone, or for a group that is settled, due at once.
+        """Return the run, due at once, if it parks for a child that has ended or is gone, or for a settled group; else
+        None.
 
         None for any other.
         """
@@ -216,7 +219,7 @@ class MemoryFamilies:
         return None if run is None else self._children.get(run.parent_id or "", {}).get(run_id)
 
     def _cancellable(self, parent: RunRecord) -> list[RunRecord]:
-        """Return the children of this parent that are to be cancelled and are not yet."""
+        """Return the children of this parent that are still to be cancelled."""
         wanted = [
             self.runs[each.run_id]
             for each in self._in_order(parent.id)

@@ -1,6 +1,7 @@
 """Slots and rates of limits in memory: the rows for `durable.store.rules.lines` and `durable.store.rules.rates`.
 
-The store holds its lock around each call. The end of a run writes no slot: one whose run has ended is none.
+The store holds its lock around each call. The end of a run does not delete its slots: a slot of an ended run does not
+count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class MemorySlots:
     """The slots and the lines of all limits."""
 
     limits: dict[str, int] = field(default_factory=dict)
-    overrides: dict[str, int] = field(default_factory=dict)  # by operators
+    overrides: dict[str, int] = field(default_factory=dict)  # set by operators
     held: dict[_Held, SlotRow] = field(default_factory=dict)
     places: dict[tuple[str, str], tuple[Place, SlotRow]] = field(default_factory=dict)  # by run and location
 
@@ -35,7 +36,7 @@ class MemorySlots:
         return MemorySlots(dict(self.limits), dict(self.overrides), dict(self.held), dict(self.places))
 
     def set_limit(self, name: str, override: int | None) -> int | None:
-        """Let a limit allow another number of slots, or that of its code; return the number before."""
+        """Override a limit's number of slots, or return to that of its code; return the earlier number."""
         if name not in self.limits:
             return None
         before = self.overrides.pop(name, self.limits[name])
@@ -92,7 +93,7 @@ class MemorySlotTable:
         return run.state == RunState.PAUSED or self.holds.is_paused(run.queue)
 
     def put_back(self, at: datetime) -> None:
-        """Give back what was handed to runs of queues that are paused now, and that no worker executes."""
+        """Give back the slots handed to runs of queues that are now paused, if no worker executes these runs."""
         unused = [
             row
             for row in self.slots.held.values()
@@ -191,7 +192,9 @@ class MemorySlotTable:
 
 
 def sweep(table: MemorySlotTable, at: datetime) -> tuple[set[str], int]:
-    """Hand on what ended runs have given up; return the queues to notify, and how many slots were handed on."""
+    """Hand on the slots that ended runs have given up; return the queues to notify, and how many slots were handed
+    on.
+    """
     table.put_back(at)
     waiting = {(place.limit, place.key) for place, _ in table.slots.places.values()}
     before = len(table.slots.places)

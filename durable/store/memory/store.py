@@ -62,7 +62,7 @@ from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
 from durable.store.surveys import bare_entry, bare_message
 
-#: The content of a store at one time.
+#: A snapshot of a store's content.
 Tables = tuple[
     dict[str, RunRecord],
     dict[str, dict[str, EntryRecord]],
@@ -152,7 +152,7 @@ class MemoryStore(RateStore, FamilyStore):
         return row_rules.copied(self._runs[run.id]), new
 
     def _put(self, run: RunRecord) -> None:
-        """Write the row of a run, and do what follows from its end or from its reopening."""
+        """Write the row of a run, and apply what follows from its end or its reopening."""
         before = self._runs[run.id]
         if row_rules.is_reopened(before, run):
             self._keys.open_again(self._runs, run.id)
@@ -281,7 +281,7 @@ class MemoryStore(RateStore, FamilyStore):
             return [found and found[0] for found in stored], frozenset(queues)
 
     def _stored(self, outgoing: OutgoingMessage) -> tuple[Message, bool] | None:
-        """Return the message as stored, and True if it is new; None if there is no such run."""
+        """Return the stored message, and True if it is new; None if there is no such run."""
         inbox = self._inboxes.get(outgoing.to)
         if inbox is None:
             return None
@@ -305,7 +305,7 @@ class MemoryStore(RateStore, FamilyStore):
         return self.sent_before(outgoing.to, outgoing.idempotency_id) if outgoing.idempotency_id is not None else None
 
     def surveyor(self, run_id: str) -> None:
-        """No history is too long to be read."""
+        """Return None: no history is too long to be read."""
 
     def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
         with self._lock:
@@ -416,10 +416,10 @@ class MemoryStore(RateStore, FamilyStore):
             return self._tags.of_runs(run_ids, at_start=at_start)
 
     def learn_names(self) -> None:
-        """Leave the names as they are: no migration has renamed what is in memory."""
+        """Do nothing: a migration has not renamed anything in memory."""
 
     def learn_queues(self) -> None:
-        """Leave the names as they are too."""
+        """Do nothing, for the same reason."""
 
     # -- the audit log
 
@@ -610,7 +610,7 @@ class MemoryStore(RateStore, FamilyStore):
             return [each for each in self._slots.of_runs(run_ids) if self._runs[each.run_id].state not in ENDED]
 
     def _change_slots(self, batch: Batch) -> frozenset[str]:
-        """Do what a commit does to the slots of its run; return the queues to notify."""
+        """Apply a commit's changes of its run's slots; return the queues to notify."""
         if batch.slots is None:
             return frozenset()
         table, run = self._slot_table, self._runs[batch.run_id]
@@ -655,7 +655,7 @@ class MemoryStore(RateStore, FamilyStore):
                 raise ChildKeyTaken(start.run.id)
 
     def _woken_parent(self, batch: Batch) -> frozenset[str]:
-        """Return the queue of the parent that this end of a child has made due."""
+        """Return the queue of the parent that the end of this child has made due."""
         parent = self._runs.get(batch.parent_id) if batch.parent_id is not None else None
         return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
 
@@ -664,7 +664,7 @@ class MemoryStore(RateStore, FamilyStore):
             return self._families.of_runs(run_ids)
 
     def give_turns(self, after: str, now: datetime) -> None:
-        """Do nothing: no row is locked here when a turn comes."""
+        """Do nothing: in memory, no row can be locked when a child's turn comes."""
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
         with self._lock:
@@ -677,7 +677,9 @@ class MemoryStore(RateStore, FamilyStore):
     def _pending_after(
         self, run_id: str, consumed: Mapping[str, row_rules.Consumed], returned: Sequence[str]
     ) -> list[Message]:
-        """Return the messages that are pending once these were consumed, and what these waits received is returned."""
+        """Return the messages that are pending after these were consumed and those received by these waits were
+        returned.
+        """
         found = []
         for each in self.messages(run_id):
             change = consumed.get(each.id)
@@ -689,7 +691,7 @@ class MemoryStore(RateStore, FamilyStore):
     def _send_from(self, run_id: str, sends: Sequence[OutgoingMessage]) -> frozenset[str]:
         """Put a commit's messages into inboxes.
 
-        Those of the run to itself are counted; `after_commit` has made it due.
+        A message of the run to itself is only counted; `after_commit` has made the run due.
         """
         own = [found for each in sends if each.to == run_id and (found := self._stored(each))]
         run = self._runs[run_id]
@@ -783,7 +785,7 @@ class MemoryStore(RateStore, FamilyStore):
             return Released(frozenset(), frozenset(run.queue for run in runs))
 
     def _live(self, noted: Sequence[Activity | SavedDetails]) -> set[tuple[str, int]]:
-        """Return the runs and fences, out of those of these rows, whose leases are live."""
+        """Return the ids and fences of those of these runs whose leases are live."""
         return {(run.id, run.fence) for run in self._held([(each.run_id, each.fence) for each in noted])}
 
     def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
@@ -824,7 +826,7 @@ class MemoryStore(RateStore, FamilyStore):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Lock the store until the block ends; undo what it wrote if the block raises."""
+        """Lock the store for the block; undo its writes if the block raises."""
         with self._lock:
             tables = self._tables()
             try:
@@ -873,5 +875,5 @@ class MemoryStore(RateStore, FamilyStore):
             self._ranks,
             self._tags,
         ) = tables
-        self._runs.clear()  # tables know the mapping
+        self._runs.clear()  # other tables refer to this mapping
         self._runs.update(runs)

@@ -1,6 +1,7 @@
-"""The small tables of the store in memory: holds, keys, ranks, tags, and what runs now.
+"""The small tables of the store in memory: holds, keys, ranks, tags and activities.
 
-What `durable.store.tables` has for databases. The store holds its lock around each call, and passes its runs.
+The counterpart of `durable.store.tables` for databases. The store holds its lock around each call, and passes in its
+runs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from durable.store.rules import row_rules
 
 @dataclass(slots=True)
 class MemoryHolds:
-    """Holds of workflows and queues in memory, and when each held start was to begin."""
+    """Holds of workflows and queues in memory, and the time at which each held start was to begin."""
 
     _holds: dict[tuple[HoldKind, str], Hold] = field(default_factory=dict)
     _starts: dict[str, datetime] = field(default_factory=dict)  # by run
@@ -46,19 +47,19 @@ class MemoryHolds:
         return self._holds.get((kind, name))
 
     def put(self, hold: Hold) -> bool:
-        """Note the hold; return False if there is one already."""
+        """Store the hold; return False if there is one already."""
         return self._holds.setdefault((hold.kind, hold.name), hold) is hold
 
     def lift(self, kind: HoldKind, name: str) -> bool:
-        """Forget the hold; return False if there is none."""
+        """Delete the hold; return False if there is none."""
         return self._holds.pop((kind, name), None) is not None
 
     def is_paused(self, queue: str) -> bool:
-        """Return True if nothing of this queue is claimed."""
+        """Return True if the queue is paused, so that none of its runs may be claimed."""
         return (HoldKind.QUEUE, queue) in self._holds
 
     def on_start(self, run: RunRecord) -> RunRecord:
-        """Return a new run as it is stored: paused, and noted, if its workflow is held."""
+        """Return a new run in its stored form: paused, and recorded as held, if its workflow is held."""
         hold = self._holds.get((HoldKind.WORKFLOW, run.workflow))
         if hold is None or run.state != RunState.PENDING:
             return run
@@ -66,12 +67,12 @@ class MemoryHolds:
         return replace(run, **paused_at_once(run, summary=row_rules.held_summary(hold)))
 
     def move(self, run_id: str, wake_at: datetime) -> None:
-        """Note another time for a held start."""
+        """Record another time for a held start."""
         if run_id in self._starts:
             self._starts[run_id] = wake_at
 
     def release(self, runs: Mapping[str, RunRecord], now: datetime, most: int) -> list[RunRecord]:
-        """Forget at most so many starts whose workflow is held no more; return the runs that begin, as they are now."""
+        """Release at most `most` starts whose workflow is no longer held; return the runs, changed, that may begin."""
         released: list[RunRecord] = []
         for run_id, due_at in list(self._starts.items()):
             run = runs[run_id]
@@ -91,7 +92,7 @@ Runs = Mapping[str, RunRecord]
 
 @dataclass(slots=True)
 class MemoryKeys:
-    """The keys of all runs. A key is freed by the end of its run, which is looked up here: no end writes it."""
+    """The keys of all runs. The end of a run does not write its key: the run's state is looked up here."""
 
     _keys: dict[str, KeyRecord] = field(default_factory=dict)  # by run
     _holders: dict[tuple[str, str], str] = field(default_factory=dict)  # the run that had a key last
@@ -107,12 +108,12 @@ class MemoryKeys:
         self._holders[key.workflow, key.key] = key.run_id
 
     def holder(self, runs: Runs, workflow: str, key: str) -> RunRecord | None:
-        """Return the open run that has the key: the end of a run frees it."""
+        """Return the open run that has the key, or None."""
         run = runs.get(self._holders.get((workflow, key), ""))
         return run if run is not None and self._is_held_by(run) else None
 
     def close(self, run_id: str) -> None:
-        """Let another run have the key of this one."""
+        """Take the key from this run, so that another one can have it."""
         if run_id in self._keys:
             self._keys[run_id] = replace(self._keys[run_id], is_open=False)
 
@@ -121,7 +122,7 @@ class MemoryKeys:
         self._keys.pop(run_id, None)
 
     def open_again(self, runs: Runs, run_id: str) -> None:
-        """Give a run that goes on after its end its key back. Raises KeyConflictError if another open run has it."""
+        """Give a continuing run its key back. Raises KeyConflictError if another open run has it."""
         key = self._keys.get(run_id)
         if key is None:
             return
@@ -137,12 +138,12 @@ class MemoryKeys:
         self._keys[run_id] = replace(key, moves=key.moves + 1, moved_at=at)
 
     def of_runs(self, runs: Runs, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
-        """Return the keys of those of the runs that were started with one, by run."""
+        """Return the keys of the runs that were started with one, by run."""
         found = [(each, self._keys[each]) for each in run_ids if each in self._keys]
         return {each: replace(key, is_open=self._is_held_by(runs[each])) for each, key in found}
 
     def note_sends(self, sends: Sequence[KeyedSend]) -> None:
-        """Note what `start_or_send` has sent; a message that is known gets this row."""
+        """Record what `start_or_send` has sent. A message that is already recorded gets this row."""
         self._sends |= {each.message_id: each for each in sends}
 
     def sends_among(self, run_id: str, message_ids: Iterable[str]) -> list[KeyedSend]:
@@ -151,15 +152,15 @@ class MemoryKeys:
         return [each for each in found if each.run_id == run_id]
 
     def keeps(self, run: RunRecord, message_ids: Iterable[str]) -> bool:
-        """Whether the end of an open run is refused because it has not received these messages."""
+        """Whether an open run may not complete because it has not received these messages."""
         return self._is_held_by(run) and bool(self.sends_among(run.id, message_ids))
 
     def note_follower(self, run_id: str, before: str) -> None:
-        """Note that this run has the messages which `before` has not received."""
+        """Record that this run has taken over the messages that `before` did not receive."""
         self._keys[run_id] = replace(self._keys[run_id], follows=before)
 
     def followed_by(self, run_id: str) -> str | None:
-        """Return the newest run that has got the messages which this one has not received."""
+        """Return the newest run that has taken over this run's unreceived messages."""
         return next((each for each, key in reversed(self._keys.items()) if key.follows == run_id), None)
 
     def _is_held_by(self, run: RunRecord) -> bool:
@@ -168,7 +169,7 @@ class MemoryKeys:
 
 @dataclass(slots=True)
 class MemoryRanks:
-    """The rankings of runs, the tags of those that have one, and of each queue and share where it goes on."""
+    """The rankings of runs, the start tags, and the position of each queue and share."""
 
     rankings: dict[str, Ranking] = field(default_factory=dict)
     _tags: dict[str, datetime] = field(default_factory=dict)
@@ -179,7 +180,7 @@ class MemoryRanks:
         return MemoryRanks(dict(self.rankings), dict(self._tags), dict(self._shares))
 
     def put(self, run: RunRecord, ranking: Ranking) -> None:
-        """Give a new run a ranking. One that was started by another run gets its start tag from a claim."""
+        """Record the ranking of a new run. A run started by another run gets its start tag from a claim."""
         self.rankings[run.id] = ranking
         if ranking.share:
             self._tags[run.id] = UNTAGGED
@@ -204,7 +205,7 @@ class MemoryRanks:
             self._tags[run.id], self._shares[run.queue, ranking.share] = first, after
 
     def requeue(self, run_id: str) -> None:
-        """Let a run that has come to another queue have its rank there: a claim gives it another start tag."""
+        """Give a run that was moved to another queue a rank there: a claim gives it another start tag."""
         if run_id in self._tags:
             self._tags[run_id] = UNTAGGED
 
@@ -225,7 +226,7 @@ class MemoryRanks:
         )
 
     def behind(self, found: Sequence[Candidate], since: DuePoint, since_ranked: datetime | None) -> list[Candidate]:
-        """Return those that a claim which begins at these points finds."""
+        """Return the candidates from these points on, at which a claim begins."""
         return [
             each
             for each in found
@@ -238,11 +239,13 @@ class MemoryRanks:
         ]
 
     def note_claimed(self, run_id: str) -> None:
-        """Forget the tag of a run that is claimed: it has had its turn."""
+        """Forget the start tag of a claimed run: it has had its turn."""
         self._tags.pop(run_id, None)
 
     def note_served(self, queue: str, taken: Sequence[Candidate], *, is_one_left: bool) -> None:
-        """Note up to which tag the shares of a queue are served; a new round when no run of theirs waits."""
+        """Record the start tag up to which a queue's shares are served; begin a new round if none of their runs
+        wait.
+        """
         tags = [each.tag for each in taken if each.tag is not None]
         found = self._shares.get((queue, ""))
         if not tags and (is_one_left or found is None or found.tag is None):
@@ -257,7 +260,7 @@ class MemoryRanks:
 
 @dataclass(slots=True)
 class MemoryTags:
-    """The tags of all runs, by run and name, and those that their starts have given."""
+    """The current tags of all runs, by run and name, and the tags that their starts gave."""
 
     _tags: dict[str, dict[str, str]] = field(default_factory=dict)
     _at_start: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -271,7 +274,9 @@ class MemoryTags:
         self._tags[run_id] = self._at_start[run_id] = dict(tags)
 
     def of_runs(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
-        """Return the tags of those of the runs that have some, by run and name; `at_start`: those of their starts."""
+        """Return the tags of the runs that have some, by run and name; with `at_start`, those that their starts
+        gave.
+        """
         tables = self._at_start if at_start else self._tags
         return {each: dict(sorted(tables[each].items())) for each in run_ids if tables.get(each)}
 
@@ -287,19 +292,21 @@ Held = Collection[tuple[str, int]]
 
 @dataclass(slots=True)
 class MemoryActivities:
-    """One for each running attempt. No part of a snapshot: what runs now is written outside of transactions."""
+    """The activities, one for each running attempt. Not part of a snapshot: they are written outside of
+    transactions.
+    """
 
     _running: dict[tuple[str, str], Activity] = field(default_factory=dict)  # by run and location
     _asked: dict[Activity, AskedOfActivity] = field(default_factory=dict)
 
     def running(self) -> list[Activity]:
-        """Return the noted attempts, the longest running first."""
+        """Return the recorded attempts, the longest running first."""
         return sorted(self._running.values(), key=lambda each: each.began_at)
 
     def report(
         self, begun: Sequence[Activity], ended: Sequence[Activity], watched: Sequence[str], held: Held
     ) -> list[AskedOfActivity]:
-        """Note what began, under these leases, and what ended; return what is asked of the watched runs."""
+        """Record, under these leases, what began and what ended; return what is asked of the watched runs."""
         for each in ended:
             noted = self._running.get((each.run_id, each.location))
             if noted is not None and noted.fence == each.fence:
@@ -313,7 +320,7 @@ class MemoryActivities:
         return [each for each in self._asked.values() if each.run_id in watched and (each.stack or each.abandon)]
 
     def ask(self, run: RunRecord, location: str, *, stack: bool, abandon: bool) -> list[str]:
-        """Ask for the stack or the end of the run's attempt at this location, "" for all; return the locations."""
+        """Ask for the stack or the end of the run's attempt at this location ("" for all); return the locations."""
         found = [
             each
             for each in self.running()
@@ -332,7 +339,7 @@ class MemoryActivities:
         return [each.location for each in found]
 
     def answer_stack(self, asked: AskedOfActivity) -> None:
-        """Note that the stack was given."""
+        """Record that the stack was given."""
         for each, wish in self._asked.items():
             if (wish.run_id, wish.location, wish.fence) == (asked.run_id, asked.location, asked.fence):
                 self._asked[each] = replace(wish, stack=False)

@@ -1,9 +1,9 @@
 """A store in memory that takes part in Django's transactions: for tests of code that uses both.
 
 What happens to the store inside `transaction.atomic()` is undone when that block, or one around it, rolls back, as in a
-database. Django reports a rollback in one way only: it drops the callbacks that were given to `on_commit` meanwhile. So
-the store registers a callback in each savepoint in which it is used, keeps a snapshot of its earlier content, and
-checks at its next use what became of the callback.
+database. Django shows a rollback only by dropping the callbacks that were given to `on_commit` meanwhile. So the store
+registers a callback in each savepoint in which it is used, keeps a snapshot of its earlier content, and checks at its
+next use what became of the callback.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TransactionalMemoryStore(MemoryStore):
 
 
 class _FollowingLock:
-    """The store's lock. A thread that acquires it lets the store follow Django's transactions first."""
+    """The store's lock. Acquiring it first brings the store up to date with Django's transactions."""
 
     def __init__(self, store: TransactionalMemoryStore) -> None:
         self._store = store
@@ -96,7 +96,9 @@ class _Snapshot:
 
 
 def _without_released(notes: list[_Snapshot], here: _Place) -> list[_Snapshot]:
-    """Return the snapshots, those of released savepoints moved to the enclosing place; the oldest of each place."""
+    """Return the snapshots with those of released savepoints moved to the enclosing place; only the oldest of each
+    place.
+    """
     kept: dict[_Place, _Snapshot] = {}
     for note in notes:
         place = note.place.within(here)

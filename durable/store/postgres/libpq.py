@@ -34,7 +34,7 @@ from durable.store import sessions
 
 Row = tuple[str | None, ...]
 
-_USES: Final = 6  # calls of a function by a connection, from which on preparing it pays
+_USES: Final = 6  # calls of a function by a connection after which preparing it pays
 _FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not exist
 _KNOWN: Final = b"42P05"  # SQLSTATE of one that exists already
 #: The databases to which this process sends no names any more, by alias: one of their sessions has lost a statement.
@@ -67,10 +67,10 @@ class SQLFunction:
         self._portable = make([f"%s::{type}" for type in types])
 
     def followed_by(self, then: SQLFunction) -> SQLFunction:
-        """Return the statement that calls this function, and then, unless its first column is NULL, the other one.
+        """Return a statement that calls this function and then, unless this one's first column is NULL, the other
+        function.
 
-        Its parameters are those of both. Its row is that of this function, and as one more column the value that the
-        other one returns.
+        Its parameters are those of both. Its row is that of this function, with the other's value as a last column.
         """
 
         def statement(parameters: Sequence[str]) -> str:
@@ -93,7 +93,7 @@ class SQLFunction:
         return f"SELECT {', '.join(f'{each}::text' for each in self.columns)} FROM {call}"  # noqa: S608
 
     def __call__(self, alias: str, texts: Sequence[str | None], *, uninterrupted: bool = False) -> Row:
-        """Call the function with parameters given as text, and return its row. Raises what Django raises.
+        """Call the function with parameters given as text, and return its row. Raises Django's database errors.
 
         With `uninterrupted`, Python's signal handlers do not run before the answer has come, which is faster. This is
         for the engine's own commits, not for what the code of a step calls, because that has a timeout.
@@ -145,7 +145,7 @@ class SQLFunction:
         return _decisive(raw.wait(_Sent(raw, send)))
 
     def _after(self, preface: str, pgconn: PGconn, values: Sequence[bytes | None]) -> bytes:
-        """Return one message with the statements of `preface` and the call; the answer is that of the call."""
+        """Send the statements of `preface` and the call as one message; return the answer of the call."""
         quoted = [b"NULL" if each is None else Escaping(pgconn).escape_literal(each) for each in values]
         pieces = self._portable.encode().split(b"%s")
         call = b"".join(piece + value for piece, value in zip(pieces, [*quoted, b""], strict=True))
@@ -156,7 +156,7 @@ class SQLFunction:
         wanted = conf.PREPARED_STATEMENTS
         if not wanted or (wanted == "auto" and alias in _unnamed):
             return False
-        # beside psycopg's own state: a pool gives the same session to one Django connection after the other
+        # kept beside psycopg's own state: a pool gives the same session to one Django connection after the other
         known: _Session | None = vars(raw).get("_durable_calls")
         if known is None:
             known = raw._durable_calls = _Session()
@@ -209,7 +209,7 @@ class _Sent(Generator[Any, Any, list[PGresult]]):
 
 
 class _Session:
-    """Knowledge of a session: how often each function was called, and the names of the prepared ones."""
+    """The state of a session: how often each function was called, and the names of the prepared statements."""
 
     __slots__ = ("prepared", "uses")
 
@@ -221,8 +221,8 @@ class _Session:
 def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]] | None:
     """Return the rows of a statement.
 
-    Return None where Django's cursor has to be used, because code observes statements or the connection's time zone is
-    not UTC.
+    Return None if Django's cursor has to be used, because code observes statements or the connection's time zone is not
+    UTC.
     """
     connection: Any = connections[alias]
     if sessions.is_observed(connection) or connection.timezone is not UTC:
@@ -238,8 +238,8 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
 def fetched(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:
     """Return the rows of the statement that `cursor` has executed.
 
-    A time that Python cannot read is LATEST or EARLIEST. The rows are read again for it: the statement may have changed
-    others, such as a claim.
+    A time that Python cannot read becomes LATEST or EARLIEST. Then the rows are converted again, not queried again: the
+    statement may have changed rows, as a claim does.
     """
     if not cursor.description:
         return []
@@ -277,7 +277,7 @@ def text(value: str | int | datetime) -> str:
 
 @async_unsafe
 def _make_ready(connection: BaseDatabaseWrapper) -> None:
-    """Do what Django does before it returns a cursor, and before it executes."""
+    """Do what Django does before it returns a cursor and before it executes a statement."""
     connection.close_if_health_check_failed()
     if connection.connection is None:
         connection.ensure_connection()
@@ -293,9 +293,9 @@ def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: Sequ
 
 
 def _decisive(results: Sequence[PGresult]) -> PGresult:
-    """Return the result that decides what became of a statement: the last that is an error, else the last.
+    """Return the result that decides whether a statement succeeded: the last error, or else the last result.
 
-    A statement in autocommit has its own result first; if its COMMIT fails, that is a second result.
+    In autocommit, a statement has its own result first; if its COMMIT fails, that is a second result.
     """
     errors = [each for each in results if each.status not in _ANSWERED]
     if not results:

@@ -1,4 +1,4 @@
-"""Convert what the PostgreSQL store writes to the parameters of the database's functions.
+"""Convert the PostgreSQL store's writes to parameters of the database's functions.
 
 Owns the texts of the parameters; `sql_functions` declares the functions. Must not execute anything.
 """
@@ -48,7 +48,7 @@ _WITNESS_DUMPS: Final = ENTRY.dumps | METADATA.dumps
 
 
 class CommitParameters(NamedTuple):
-    """The parameters of `sql_functions.COMMIT` in their order. None stands for a part that the commit does not have."""
+    """The parameters of `sql_functions.COMMIT` in their order; None for parts that the commit lacks."""
 
     run_id: str
     fence: str
@@ -105,7 +105,7 @@ def change_parameters(before: RunRecord, after: RunRecord, change: RunChange) ->
 
 
 def witness_parameters(witnesses: Sequence[Witness]) -> tuple[str | None, str | None]:
-    """Return the parameters of the witnesses that a commit has to find: one that is an entry, or JSON and None."""
+    """Return the parameters of the witnesses that a commit checks: a single entry, or JSON and None."""
     if not witnesses:
         return None, None
     location, ordinal, version, state = witnesses[0]
@@ -124,7 +124,7 @@ def _witness(witness: Witness) -> dict[str, Any]:
 
 
 def children_parameters(batch: Batch) -> list[str | None]:
-    """Return the parameters that COMMIT_WITH_CHILDREN has besides those of COMMIT."""
+    """Return the parameters that COMMIT_WITH_CHILDREN has in addition to those of COMMIT."""
     return [
         None if batch.failure is None else failure_row(batch.failure),
         json_rows(_start(each) for each in batch.of(ChildStart)) if ChildStart in batch.changes else None,
@@ -200,7 +200,7 @@ def send_parameters(message: OutgoingMessage) -> list[str | None]:
     return [*_as_texts(outgoing_row(message).values()), "1"]
 
 
-#: The columns that a new run can choose if START is to insert it; the others have their usual values.
+#: The columns of a new run that START takes; all others must have their defaults.
 _CHOSEN: Final = ("id", "workflow", "queue", "input", "created_at", "wake_at", "parent_id", "replay_of_id")
 _chosen: Final = attrgetter(*_CHOSEN)
 _others: Final = attrgetter(*(each.name for each in fields(RunRecord) if each.name not in _CHOSEN))
@@ -208,7 +208,7 @@ _USUAL: Final = _others(RunRecord(id="", workflow="", queue="", input="", create
 
 
 def start_parameters(run: RunRecord) -> list[str | None] | None:
-    """Return the parameters of START, or None if the run is not like every new one."""
+    """Return the parameters of START, or None if the run has other values than START can insert."""
     if _others(run) != _USUAL or (isinstance(run, NewRun) and run.limits is not None):
         return None
     return _as_texts(pack(value) if isinstance(value, str) else value for value in _chosen(run))

@@ -1,6 +1,6 @@
 """The PostgreSQL store's simple statements: reading, creating, claiming, and the queries of the timer.
 
-Owns texts only; must not execute anything. `durable.store.postgres.sql_functions` has the others.
+Owns texts only; must not execute anything. `durable.store.postgres.sql_functions` has the writes of a pass.
 """
 
 # ruff: noqa: S608 - texts are made of the names of tables and columns alone; values are parameters
@@ -65,8 +65,8 @@ CLAIM: Final = f"""WITH due AS MATERIALIZED (
   ORDER BY rank, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING due.rank, {RUN.sql("r.")}"""
 
-#: The same for one queue, by a function that keeps its plan. Only then does the index of due runs give them in order,
-#: and the first few are found without sorting all due runs. Parameters: queue, now, lease_until, worker, limit, since,
+#: The same for one queue, by a function with a fixed plan. Only then does the index of due runs give them in order, and
+#: the first few are found without sorting all due runs. Parameters: queue, now, lease_until, worker, limit, since,
 #: since_id, since_ranked. Rows of `visited`, rank, the points that the search has left and RUN: one for each run with
 #: its rank, and one that has `visited` and the points alone, all NULL for a paused queue.
 CLAIM_OF_ONE: Final = f"""SELECT visited, rank, next_at, next_id, next_ranked, {RUN.sql("(run).")} FROM durable_claim_4(
@@ -82,8 +82,8 @@ CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}
 WHERE id = %(run)s AND {_FREE} AND state IN ({_CLAIMABLE}) AND {_NOT_PAUSED.format("r.queue")}
 RETURNING {RUN.sql("r.")}"""
 
-# The thread that keeps a worker's leases waits for no lock: one locked row would cost all other runs their leases. A
-# row that is locked is "busy", as far as the snapshot tells: read without a lock, it still has the fence and a lease.
+# The thread that renews a worker's leases does not wait for locks: one locked row would cost all other runs their
+# leases. A locked row is "busy" if, read without a lock, it still has the fence and a lease.
 _OURS = f"""SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
   ON r.id = h.id AND r.fence = h.fence WHERE r.lease_expires_at IS NOT NULL"""
 _LEASED = f"leased AS MATERIALIZED ({_OURS} ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED)"
@@ -114,9 +114,9 @@ ASKED: Final = _ASKED
 
 _NOTED = [name for name in ACTIVITY.names if name not in ("run_id", "location")]
 
-#: The same after writing activities. A worker that has lost the lease writes none. The limit of waits for locks is set
-#: before the first row is written, for this transaction, which is the statement. Parameters: runs; begun and ended
-#: activities (JSON); patience.
+#: The same, after writing activities. A worker that has lost the lease writes none. The statement is a transaction of
+#: its own; it limits waits for locks before it writes the first row. Parameters: runs; begun and ended activities
+#: (JSON); patience.
 REPORT: Final = f"""WITH patience(is_set) AS MATERIALIZED (SELECT set_config('lock_timeout', %(patience)s, true)),
 ended AS (
   DELETE FROM {ACTIVITY.table} AS a
@@ -155,7 +155,7 @@ SELECT id, queue FROM released UNION ALL SELECT id, NULL FROM ({_BUSY}) AS busy"
 
 _GIVEN = f"json_to_recordset(%(runs)s::json) AS x({RUN.typed()})"
 _PAUSED = f"held.name IS NOT NULL AND x.state = '{RunState.PENDING.value}'"
-#: What differs in a run whose workflow is held: it is paused at once, as `transitions.paused_at_once` does it.
+#: The columns that differ in a run whose workflow is held: it is paused at once, as by `transitions.paused_at_once`.
 _WHEN_HELD: Final = {
     "state": f"'{RunState.PAUSED.value}'",
     "wake_at": "NULL",
@@ -184,7 +184,7 @@ LEFT JOIN held ON held.name = waiting.workflow"""
 #: Parameters: runs (JSON), workflows. Rows of the ids that were free, each with the summary of a run that is held.
 CREATE: Final = _CREATE.format("")
 
-#: The same for runs of which some have limits. Parameters: those of CREATE, and limits (JSON).
+#: The same, if some of the runs have limits. Parameters: those of CREATE, and limits (JSON).
 CREATE_LIMITED: Final = _CREATE.format(f""",
 limited AS (
   INSERT INTO {LIMITS.table} (run_id, {LIMITS.sql()}) SELECT l.run_id, {LIMITS.sql("l.")}
@@ -220,7 +220,7 @@ UNION ALL {_LIMITS} = %(run)s UNION ALL {_SAVED} = %(run)s"""
 LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
 LOAD_NUMBERS: Final = _LOAD.format(", ".join(ENTRY_NUMBERS))
 
-# No history is longer than the LIMIT, which tells PostgreSQL so: where it expects long ones it would compile (`jit`).
+# No history is longer than the LIMIT. It only tells PostgreSQL so: if it expected long ones, it would compile (`jit`).
 _LOAD_SHORT = f"""SELECT q.id, history.* FROM unnest(%(runs)s::text[]) AS q(id)
 CROSS JOIN LATERAL (SELECT 1 FROM (
   SELECT COALESCE(octet_length(output), 0) + COALESCE(octet_length(arguments), 0) AS size FROM {ENTRY.table}

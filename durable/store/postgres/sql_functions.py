@@ -1,7 +1,7 @@
-"""The PostgreSQL store's writes: functions in the database for what a run does most often.
+"""The PostgreSQL store's writes: database functions for the most frequent operations of a run.
 
-Owns their parameters in order. `routines/functions.sql` has their bodies, and migrations create them. Must
-not execute anything by itself.
+Owns their parameters in order. `routines/functions.sql` has their bodies, and migrations create them. Must not execute
+anything by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from durable.core.records import EntryRecord, RequeuedPatch, RunPatch, RunRecord
 from durable.store.postgres.libpq import SQLFunction
 from durable.store.tables.rows import ENTRY, METADATA, same
 
-#: Functions from a value to text, by the type of a column that takes it unconverted.
+#: By type of column, the function that converts a value to text.
 _TEXTS: Final[dict[str, Callable[[Any], str]]] = {"timestamptz": datetime.isoformat, "bigint": str, "integer": str}
 
 
@@ -26,7 +26,7 @@ START: Final = SQLFunction(
     "durable_start_2", ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
 )
 
-#: Parameters: those of START, and a key. Returns what START returns of a new run; or the run that has the id or the
+#: Parameters: those of START, and a key. Returns what START returns for a new run; or the run that has the id or the
 #: key.
 START_KEYED: Final = SQLFunction(
     "durable_start_keyed_1",
@@ -34,8 +34,8 @@ START_KEYED: Final = SQLFunction(
     ["summary", "holder"],
 )
 
-#: Parameters of each commit, last or before those that only some have: the witnesses that it has to find, as
-#: `parameters` makes them. If one is not there, the function raises `LOST` and nothing is written.
+#: Parameters of each commit: the witnesses that it checks, as `parameters` makes them. If one is missing, the function
+#: raises `LOST` and nothing is written. They are last, or before those that only some commits have.
 _WITNESSES: Final = ["text", "bigint"]
 LOST: Final = "durable_commits_are_there"
 
@@ -92,15 +92,15 @@ COMPLETE_CHILD: Final = SQLFunction(
     ["pending", "queues_to_notify"],
 )
 
-#: Parameters: a run's id, now. Returns the next parent whose end has left children, and how many it now has cancelled.
+#: Parameters: a run's id, now. Returns the next parent with children left to cancel, and how many were now cancelled.
 CASCADE: Final = SQLFunction("durable_cascade_1", ["text", "timestamptz"], ["of_parent", "number"])
 
 #: The columns of a run that a patch may have; the function of COMMIT names each.
 PATCHED: Final = frozenset(RequeuedPatch.__annotations__) - {"message_count"}
 
-#: Parameters: run, fence, location, slots (JSON), now, whether the transaction is about nothing else. Returns whether
-#: the fence is the run's, a limit that is not defined, the line in which the run waits (JSON) or None, and the queues
-#: to notify (JSON).
+#: Parameters: run, fence, location, slots (JSON), now, whether the transaction does nothing else. Returns whether the
+#: fence is the run's, a limit that is not defined, the line in which the run waits (JSON) or None, and the queues to
+#: notify (JSON).
 ACQUIRE: Final = SQLFunction(
     "durable_acquire_1",
     ["text", "bigint", "text", "json", "timestamptz", "boolean"],
@@ -111,14 +111,13 @@ ACQUIRE: Final = SQLFunction(
 #: queues to notify, as JSON.
 CHANGE_SLOTS: Final = SQLFunction("durable_change_slots_1", ["text", "timestamptz", "json", "boolean", "json"])
 
-#: Each function of a commit with CHANGE_SLOTS behind it, as one statement. What CHANGE_SLOTS returns is the last
-#: column.
+#: Each function of a commit followed by CHANGE_SLOTS, as one statement. The last column is CHANGE_SLOTS' result.
 WITH_SLOTS: Final = {
     each: each.followed_by(CHANGE_SLOTS)
     for each in (RECORD, FLUSH, COMPLETE, COMPLETE_CHILD, COMMIT, FAIL, COMMIT_WITH_CHILDREN)
 }
 
-#: Parameters: now, at most how much. Returns the queues to notify (JSON), and how much was done.
+#: Parameters: now, the most to do. Returns the queues to notify (JSON), and how much was done.
 SWEEP_SLOTS: Final = SQLFunction("durable_sweep_slots_1", ["timestamptz", "integer"], ["queues_to_notify", "number"])
 
 #: Parameters: run, fence, location; limit, key, units; text, spacing and burst of a rate that has no row yet, or None;
@@ -131,13 +130,13 @@ RESERVE: Final = SQLFunction(
 )
 
 _MOMENT: Final = datetime.fromtimestamp(0, UTC)
-#: A run that completes, whose patch has the values that the function of COMPLETE writes.
+#: The patch of a completing run that has exactly the values that the function of COMPLETE writes.
 _COMPLETING: Final = RunRecord(id="", workflow="", queue="", input="", created_at=_MOMENT, state=RunState.RUNNING)
 _COMPLETION: Final = transitions.completed(_COMPLETING, now=_MOMENT, output="")
 
 
 def is_completion(patch: RunPatch) -> bool:
-    """Return True if the function of COMPLETE writes all of `patch`."""
+    """Return True if the function of COMPLETE writes exactly `patch`."""
     output, finished_at = patch.get("output"), patch.get("finished_at")
     if output is None or finished_at is None:
         return False

@@ -1,4 +1,4 @@
-"""The store for PostgreSQL: one statement, one round trip and one commit for each thing that the engine does.
+"""The store for PostgreSQL: one statement, one round trip and one commit for each operation of the engine.
 
 Frequent operations are functions in the database (`sql_functions`). Keeps no state in the session (no advisory locks,
 and prepared statements only where `DURABLE["PREPARED_STATEMENTS"]` allows them), so that a pooler in transaction mode
@@ -115,10 +115,10 @@ class PostgresStore(DatabaseStore):
         self._rows(sql.RANK, {**parameters, "share": pack(ranking.share), "weight": ranking.weight})
 
     def _begin_to_write(self) -> None:
-        """Do nothing: rows have locks here."""
+        """Do nothing: PostgreSQL has row locks."""
 
     def _check_fence(self, run_id: str, fence: int) -> None:
-        """Do nothing: functions compare the fence."""
+        """Do nothing: the database's functions compare the fence."""
 
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         values = start_parameters(run)
@@ -161,7 +161,7 @@ class PostgresStore(DatabaseStore):
     def _sent(
         self, message: OutgoingMessage, place: str | int | None, _queue: str | None, before: str | None
     ) -> Message | None:
-        """Return the message as stored, perhaps by an earlier send; None if there is no such run."""
+        """Return the stored message, perhaps from an earlier send; None if there is no such run."""
         if before is not None:
             return self.message(unpack(before))
         return None if place is None else row_rules.stored(message, int(place))
@@ -330,9 +330,9 @@ class PostgresStore(DatabaseStore):
         return _queues(queues) - {_NOTED}, int(number or 0)
 
     def _told(self, queues: frozenset[str], now: datetime) -> frozenset[str]:
-        """Return the queues to notify, after telling runs of their slots whose rows were locked when they got them.
+        """Wake runs that got slots while their rows were locked; return all queues to notify.
 
-        Mostly the commit that parks the run has the lock: it ends at once. What is not told here, the ticker tells.
+        Usually the commit that parks the run has the lock, and ends at once. The ticker wakes the runs that are left.
         """
         if _NOTED not in queues:
             return queues
@@ -363,9 +363,9 @@ class PostgresStore(DatabaseStore):
     def _call(
         self, function: SQLFunction, values: Sequence[str | None], batch: Batch | None
     ) -> tuple[Row, frozenset[str]]:
-        """Call the function of a commit, and in the same statement that which changes the slots of its run, if it does.
+        """Call the function of a commit and, if its run's slots change, CHANGE_SLOTS in the same statement.
 
-        Return its row, and the queues to notify of slots.
+        Return its row, and the queues to notify because of slots.
         """
         try:
             if batch is None or batch.slots is None:
@@ -429,7 +429,9 @@ class PostgresStore(DatabaseStore):
         return committed
 
     def _commit(self, parts: CommitParameters, batch: Batch | None = None) -> Committed | None:
-        """Write the parts, of a batch or of a change. Return None, and write nothing, if the run has a newer fence."""
+        """Write the parts of a batch or of a change. Return None, with nothing written, if the run has a newer
+        fence.
+        """
         if batch is None or batch.failure is None:
             (request, queues), of_slots = self._call(sql_functions.COMMIT, parts, batch)
         else:
@@ -505,13 +507,13 @@ class PostgresStore(DatabaseStore):
 
 
 _NOTHING_ASKED: Final = Committed()
-#: Among the queues to notify: a run whose row was locked has a slot now, and a note says so.
+#: Stands among the queues to notify: a run got a slot while its row was locked, and a note says so.
 _NOTED: Final = ""
 _TOLD_AT_ONCE: Final = 100  # notes
-#: Changes that a statement of their own writes, in the transaction of the commit.
+#: Changes that have their own statement, in the transaction of the commit.
 _BESIDE: Final = frozenset({GroupChange, SavedDetails, SavesForgotten, TagChange})
 
-#: What a commit is refused with, by the constraint that a function names in its error.
+#: The errors of a refused commit, by the constraint that a function names.
 _REFUSALS: Final[dict[str, Callable[[str], BaseException]]] = {
     "durable_child_id_is_free": ChildIdTaken,
     "durable_child_key_is_free": ChildKeyTaken,
@@ -530,7 +532,7 @@ def _committed(request: str | None, queues: str | None, of_slots: frozenset[str]
 
 
 def _queues(names: str | None) -> frozenset[str]:
-    """Return the queues to notify, which a function has named as JSON."""
+    """Parse the queues to notify from a function's JSON."""
     return frozenset(map(unpack, json.loads(names))) if names else frozenset()
 
 

@@ -1,8 +1,8 @@
-"""Check on PostgreSQL that the database's functions and triggers are those of the migrations, and restore them.
+"""On PostgreSQL, check that the database's functions and triggers are those of the migrations, and restore them.
 
-The operations of the applied migrations define which ones are expected. A function's text, settings and names of
-parameters are compared, and a trigger's definition and whether it is enabled. What an operator may change without
-changing their effect (owner, grants, further settings, schema) is not compared.
+The operations of the applied migrations define the expected ones. A function's text, settings and names of parameters
+are compared, and a trigger's definition and whether it is enabled. What an operator may change without changing their
+effect (owner, grants, further settings, schema) is not compared.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def restore(*, using: str, **_: object) -> None:
 
 
 def _expected(alias: str) -> list[Routine]:
-    """Return what the applied migrations have created; nothing if some are of a version that is not this one."""
+    """Return what the applied migrations have created; nothing if some of them belong to another version."""
     package, _ = MigrationLoader.migrations_module("durable")
     if package is None:  # tables without migrations have the models' constraints, and no guards
         guards = {each.name for each in GUARDS}
@@ -128,7 +128,9 @@ def _wrong_triggers(alias: str, expected: Iterable[Trigger]) -> Iterable[Differe
 
 
 def _plain(definition: str) -> str:
-    """Return a trigger's definition without what PostgreSQL writes differently: schemas, casts, parentheses, case."""
+    """Return a trigger's definition without the parts that PostgreSQL formats differently: schemas, casts, parentheses,
+    case.
+    """
     text = _SCHEMA.sub("", definition.lower()).replace("::text", "")
     return " ".join(re.sub(r"[()]", " ", text).split())
 

@@ -54,7 +54,7 @@ class Function:
 
     @property
     def dropping(self) -> str:
-        """The statement that drops it."""
+        """Return the statement that drops it."""
         return f"DROP FUNCTION IF EXISTS {self.signature}"
 
 
@@ -77,7 +77,7 @@ class Trigger:
 
     @property
     def dropping(self) -> str:
-        """The statement that drops it."""
+        """Return the statement that drops it."""
         return f"DROP TRIGGER IF EXISTS {self.trigger} ON {self.table}"
 
 
@@ -85,7 +85,7 @@ Routine: TypeAlias = Function | Trigger
 
 
 def read(file: str) -> tuple[Routine, ...]:
-    """Return the functions and triggers of a file of this folder ("slots" for `slots.sql`), in their order."""
+    """Return the functions and triggers of a file in this folder ("slots" for `slots.sql`), in their order."""
     text = Path(__file__).with_name(f"{file}.sql").read_text(encoding="utf-8")
     statements = (each.removesuffix(";") for each in _STATEMENT.findall(text))
     return tuple(Trigger.of(each) if each.startswith("CREATE TRIGGER") else Function.of(each) for each in statements)

@@ -1,4 +1,4 @@
-"""Migration operations for PostgreSQL's functions and triggers. Other databases have none: there they do nothing."""
+"""Migration operations for PostgreSQL's functions and triggers. On other databases the operations do nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CreateRoutines(_Routines):
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
     ) -> None:
-        """Drop them in the opposite order."""
+        """Drop them in the reverse order."""
         self._drop(app_label, schema_editor)
 
     def describe(self) -> str:
@@ -83,7 +83,7 @@ class DropRoutines(_Routines):
     def database_forwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
     ) -> None:
-        """Drop them in the opposite order."""
+        """Drop them in the reverse order."""
         self._drop(app_label, schema_editor)
 
     def database_backwards(
@@ -135,7 +135,7 @@ class DropGuardedConstraints(_OnPostgreSQL):
 
 
 class OnOtherDatabases(Operation):
-    """A change of a guarded constraint: of the models everywhere, of the database where guards do not replace it."""
+    """A change of a guarded constraint: in the models always, in the database only where guards do not replace it."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
@@ -152,7 +152,7 @@ class OnOtherDatabases(Operation):
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState
     ) -> None:
-        """Take the change back."""
+        """Revert the change."""
         if schema_editor.connection.vendor != "postgresql":
             self.operation.database_backwards(app_label, schema_editor, *states)
 
@@ -162,7 +162,7 @@ class OnOtherDatabases(Operation):
 
 
 def created_by(operations: Iterable[Operation]) -> list[Routine]:
-    """Return the functions and triggers that are there after these operations."""
+    """Return the functions and triggers that exist after these operations."""
     found: dict[str, Routine] = {}
     for each in operations:
         if isinstance(each, CreateRoutines):

@@ -1,7 +1,7 @@
-"""What stores compute in Python, written once: rules of rows, and of tables behind protocols.
+"""The rules that stores compute in Python: rules of rows, and of tables behind protocols.
 
-The stores in memory and for SQLite have these tables, and the two databases share what is rare. What PostgreSQL does
-in functions of its own is tried against the same tests.
+The stores in memory and for SQLite implement these tables, and both databases use them for rare operations. The
+functions of PostgreSQL that do the same have to pass the same tests.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class TableStore(ABC):
 
     @abstractmethod
     def _writing(self) -> AbstractContextManager[Any]:
-        """Return a transaction that reads, and then writes."""
+        """Return a transaction that reads first and then writes."""
 
     @abstractmethod
     def _reading(self) -> AbstractContextManager[Any]:
-        """Return what one reading needs around it."""
+        """Return the context of a single read."""
 
     @abstractmethod
     def _check_fence(self, run_id: str, fence: int) -> None:

@@ -1,14 +1,14 @@
-"""Families of runs: what the end of a child does to its group and parent, and that of a parent to its children.
+"""Families of runs: what the end of a child does to its group and parent, and what the end of a parent does to its
+children.
 
-The rules are functions of rows, and of tables behind a protocol (`FamilyTable`), for stores that compute in Python.
-The functions of PostgreSQL have the same in SQL (`routines/groups.sql` and `routines/ending.sql`), but for what a
-commit or a verb of the parent changes of a group: that is here for every store. `tests/store/test_groups.py` and
-`tests/store/test_ending.py` compare them.
+The rules are functions of rows, and of tables behind a protocol (`FamilyTable`), for stores that compute in Python. The
+functions of PostgreSQL do the same in SQL (`routines/groups.sql` and `routines/ending.sql`). What a commit or a verb of
+the parent changes in a group is here, for every store. `tests/store/test_groups.py` and `tests/store/test_ending.py`
+compare them.
 
-On PostgreSQL the row of a group is written under the lock of its parent's row. Its tally, which has the counts, has a
-lock of its own, which the end of each child takes after the child's row; a commit of the parent that changes a group
-takes it before the parent's row. So a transaction that has a parent's row locked never waits for a tally: the end of a
-parent leaves what is locked to the sweep.
+On PostgreSQL the row of a group is written under the lock of its parent's row. Its tally, which has the counts, has its
+own lock. The end of a child takes that after the child's row, and a commit of the parent before the parent's row. So a
+transaction that has locked a parent's row never waits for a tally: the end of a parent leaves locked ones to the sweep.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COUNTS: Final = ("created", "waiting", "running", "completed", "failed", "cancel
 
 
 def room(group: GroupRecord, parent: RunRecord | None) -> int:
-    """Return how many of the children that wait for their turn may begin now."""
+    """Return how many of the waiting children may begin now."""
     if group.is_over:
         return 0
     if (parent is None or parent.state in ENDED) and group.spec.when_parent_ends == WhenParentEnds.CANCEL:
@@ -50,15 +50,14 @@ def room(group: GroupRecord, parent: RunRecord | None) -> int:
 def continued(group: GroupRecord) -> GroupRecord:
     """Return the group after a recovery of its parent.
 
-    A group that stops at a failure is stopped as long as it has a failed child: one that is not recovered yet, or has
-    failed again.
+    A group that stops at a failure stays stopped while it has a failed child: one not recovered yet, or failed again.
     """
     is_stopped = group.spec.on_failure == OnFailure.STOP and group.failed > 0
     return replace(group, is_over=False, is_dropped=False, is_stopped=is_stopped)
 
 
 def places(group: GroupRecord) -> int:
-    """Return how many of those that wait fit beside those that run; none after a failure that stops the group."""
+    """Return how many waiting children fit beside the running ones; 0 after a failure that stops the group."""
     if group.is_stopped:
         return 0
     if group.spec.at_once is None:
@@ -67,7 +66,7 @@ def places(group: GroupRecord) -> int:
 
 
 def after_turns(group: GroupRecord, count: int) -> GroupRecord:
-    """Return the group after the turns of that many children have come."""
+    """Return the group after `number` children have got their turns."""
     return replace(group, waiting=group.waiting - count, running=group.running + count)
 
 
@@ -78,21 +77,21 @@ def after_end(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRecord:
 
 
 def wakes(before: GroupRecord, after: GroupRecord) -> bool:
-    """Return True if the parent is to be woken: the group is settled and was not."""
+    """Return True if the parent has to be woken, because the group has just become settled."""
     return after.is_settled and not before.is_settled
 
 
 def counted_out(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRecord:
-    """Return the group without a child whose place another one takes."""
+    """Return the group without a child that another one replaces."""
     if state in ENDED:
         return replace(group, created=group.created - 1, **{state: getattr(group, state) - 1})
     return replace(_without(group, had_turn=had_turn), created=group.created - 1)
 
 
 def counted_again(group: GroupRecord, state: str, goes_on: str) -> tuple[GroupRecord, bool]:
-    """Return the group after a child that had ended in `state` goes on in another, and whether that waits for its turn.
+    """Return the group after a child that had ended in `state` continues, and whether the child waits for its turn.
 
-    A compensation waits for none: the parent may wait for it, in a group that is over and gives no turns.
+    A compensation does not wait: the parent may wait for it, in a group that is over and gives no turns.
     """
     group = replace(group, **{state: getattr(group, state) - 1})
     is_full = group.spec.at_once is not None and group.running >= group.spec.at_once
@@ -102,7 +101,7 @@ def counted_again(group: GroupRecord, state: str, goes_on: str) -> tuple[GroupRe
 
 
 def begins_at(run: RunRecord, due_at: datetime, now: datetime) -> datetime | None:
-    """Return the `wake_at` of a child whose turn has come; a paused one begins when it is resumed."""
+    """Return the `wake_at` of a child that gets its turn; a paused child begins when it is resumed."""
     if run.state != RunState.PENDING:
         return run.wake_at
     moment = max(due_at, now)
@@ -119,7 +118,7 @@ def _without(group: GroupRecord, *, had_turn: bool) -> GroupRecord:
 
 
 class Turn(NamedTuple):
-    """A child that waits for its turn, and the moment before which it does not begin anyway."""
+    """A child that waits for its turn. `due_at` is the earliest moment at which it may begin."""
 
     run_id: str
     position: int
@@ -136,96 +135,96 @@ class GroupTable(Protocol):
         """Return a group with its counts."""
 
     def of_parent(self, parent_id: str) -> list[GroupRecord]:
-        """Return the groups of a run's children, in their order."""
+        """Return the groups of a run's children, in order."""
 
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool) -> list[Member]:
-        """Return the children of a group behind a position, in order (`Store.members`)."""
+        """Return the children of a group after a position, in order (`Store.members`)."""
 
     def make(self, spec: GroupSpec) -> None:
-        """Insert a group, unless it is there."""
+        """Insert a group if it does not exist."""
 
     def counted(self, group_id: str) -> GroupRecord | None:
-        """Return a group, whose counts do not change before this transaction ends."""
+        """Return a group, and lock its counts until the transaction ends."""
 
     def write(self, before: GroupRecord, after: GroupRecord) -> None:
         """Write the counts of a group."""
 
     def decide(self, parent_id: str, group_id: str, *, is_over: bool, is_dropped: bool | None) -> None:
-        """Write what the parent has decided about a group of its own; None leaves `is_dropped` as it is."""
+        """Write the parent's decisions about its group; None leaves `is_dropped` as it is."""
 
     def member_of(self, run_id: str) -> str | None:
-        """Return the group that counts a child."""
+        """Return the id of the group that counts a child, or None."""
 
     def position_of(self, run_id: str) -> int:
         """Return the position of a child."""
 
     def states_in(self, group_id: str, run_ids: Sequence[str]) -> dict[str, str]:
-        """Return the states of those of the runs that the group counts."""
+        """Return the states of those runs that the group counts."""
 
     def take_out(self, run_ids: Collection[str]) -> None:
-        """Let no group count these children any more."""
+        """Remove these children from the counts of their groups."""
 
     def known(self, run_ids: Sequence[str]) -> set[str]:
         """Return those of the runs that are children."""
 
     def wait(self, group_id: str, turns: Sequence[Turn]) -> None:
-        """Insert turns of a group."""
+        """Insert waiting turns of a group."""
 
     def first_turns(self, group_id: str, most: int) -> list[Turn]:
         """Return the first turns of a group."""
 
     def end_turns(self, run_ids: Collection[str]) -> set[str]:
-        """Delete the turns of those of the runs that have one; return these runs."""
+        """Delete the turns of those runs that have one; return these runs."""
 
     def waits(self, run_id: str) -> bool:
         """Return True if the run waits for its turn."""
 
     def begin(self, turns: Sequence[Turn], now: datetime) -> list[RunRecord]:
-        """Make these children due (`begins_at`); return their rows.
+        """Make these children due (`begins_at`) and return their rows.
 
-        Those that another transaction has locked are left out, and keep their turns.
+        Children whose rows another transaction has locked are left out, and keep their turns.
         """
 
 
 class FamilyTable(GroupTable, Protocol):
-    """The rows of children, in a transaction beside which no other one writes."""
+    """The rows of children. Each call runs in a transaction beside which no other one writes."""
 
     def relations(self, run: RunRecord) -> tuple[bool, bool]:
         """Return whether the run is a child, and whether it has children."""
 
     def update(self, before: RunRecord, after: RunRecord) -> None:
-        """Write what has changed of a run's row."""
+        """Write the changed columns of a run's row."""
 
     def free(self, run_id: str) -> None:
-        """Free what a child had that has ended with its parent: its key, its slots and its reservations."""
+        """Release the key, slots and reservations of a child that has ended with its parent."""
 
     def cancellable(self, parents: Mapping[str, RunRecord], most: int) -> list[tuple[RunRecord, str]]:
-        """Return children of these parents that are to be cancelled and are not yet, each with its parent's id."""
+        """Return children of these parents that are still to be cancelled, each with its parent's id."""
 
     def note_left(self, parents: Mapping[str, RunRecord], at: datetime) -> None:
-        """Note which of these parents have such children left, for the sweep."""
+        """Record which of these parents have such children left, for the sweep."""
 
     def next_left(self, after: str) -> str | None:
-        """Return the first parent behind this one that has some left."""
+        """Return the first parent after this one that has children left to cancel."""
 
     def below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         """Return the open children of a run that were started below these places."""
 
     def left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
-        """Return how many children of these parents are left for the sweep (`Store.children_left`)."""
+        """Count the children of these parents that are left for the sweep (`Store.children_left`)."""
 
     def number_below(self, parent_id: str, place: str) -> dict[str, int]:
-        """Return how many children of a run were started below this place, by workflow."""
+        """Count the children of a run that were started below this place, by workflow."""
 
     def drop(self, parent_id: str, run_ids: Sequence[str], *, every: bool) -> bool:
-        """Mark children of a run as dropped; unless `every`, not those that go on after its end.
+        """Mark children of a run as dropped; unless `every`, except those that may continue after its end.
 
         Return whether there was one.
         """
 
 
 class FamilyStore(TableStore):
-    """The part of a `Store` that is about children and their groups."""
+    """The part of a `Store` for children and their groups."""
 
     _families: FamilyTable
 
@@ -264,19 +263,19 @@ class FamilyStore(TableStore):
 
 # -- a commit or a verb of the parent
 
-#: Inserts children and their runs, which wait for their turns from the given number on; raises ChildIdTaken.
+#: Inserts children and their runs; raises ChildIdTaken.
 Create = Callable[[Sequence[ChildStart]], Iterable[RunRecord]]
 
 
 def apply(table: GroupTable, parent_id: str, change: GroupChange, create: Create, now: datetime) -> frozenset[str]:
-    """Make the group, or the children, of a change; return the queues to notify. The parent's row is locked.
+    """Create the group, or the children, of a change; return the queues to notify. The parent's row is locked.
 
-    What an earlier try of the same commit has made stays as it is. Raises ChildIdTaken.
+    What an earlier attempt at the same commit has created stays as it is. Raises ChildIdTaken.
     """
     if change.new is not None:
         table.make(change.new)
     before = table.counted(change.id)
-    if before is None or before.spec.parent_id != parent_id:  # a replay has the groups of its original in its history
+    if before is None or before.spec.parent_id != parent_id:  # a replay's history has the groups of its original
         return frozenset()
     starts, group = _to_start(table, before, change)
     mark(table, parent_id, change)
@@ -291,7 +290,7 @@ def apply(table: GroupTable, parent_id: str, change: GroupChange, create: Create
 
 
 def mark(table: GroupTable, parent_id: str, change: GroupChange) -> None:
-    """Note what the parent has decided about a group of its own. Its row is locked."""
+    """Record the parent's decisions about its group. Its row is locked."""
     if change.is_continued:
         table.decide(parent_id, change.id, is_over=False, is_dropped=False)
     if change.is_dropped or change.is_read:
@@ -299,7 +298,9 @@ def mark(table: GroupTable, parent_id: str, change: GroupChange) -> None:
 
 
 def _to_start(table: GroupTable, group: GroupRecord, change: GroupChange) -> tuple[list[ChildStart], GroupRecord]:
-    """Return the starts of a change that were not made before, and the group without the children that it takes out."""
+    """Return the starts of a change that are not done yet, and the group without the children that the change takes
+    out.
+    """
     states, group = _taken_out(table, group, [*change.taken_out, *change.renewed])
     if change.renewed:
         pairs = zip(change.renewed, change.starts, strict=True)
@@ -312,7 +313,7 @@ def _to_start(table: GroupTable, group: GroupRecord, change: GroupChange) -> tup
 
 
 def _taken_out(table: GroupTable, group: GroupRecord, run_ids: Sequence[str]) -> tuple[dict[str, str], GroupRecord]:
-    """Take those of these children that are in the group out of it; return their states, and the group without them."""
+    """Take those of these children that are in the group out of it. Return their states, and the group without them."""
     if not run_ids:
         return {}, group
     states = table.states_in(group.spec.id, run_ids)
@@ -342,20 +343,20 @@ def _started(
 
 
 def _without_turn(run: RunRecord) -> RunRecord:
-    """Return a new child that waits for its turn: due at its deadline alone."""
+    """Return a new child that waits for its turn: due only at its deadline."""
     deadline = run.limits.deadline if isinstance(run, NewRun) and run.limits is not None else None
     return replace(run, wake_at=deadline)
 
 
 def turned(table: GroupTable, group: GroupRecord, now: datetime) -> frozenset[str]:
-    """Let children begin whose turn has come, and write the counts; return the queues to notify."""
+    """Let children begin that have their turn, and write the counts; return the queues to notify."""
     after, queues = _turned(table, group, now)
     table.write(group, after)
     return queues
 
 
 def _turned(table: GroupTable, group: GroupRecord, now: datetime) -> tuple[GroupRecord, frozenset[str]]:
-    """Let as many of the waiting children begin as there is room for; return the group, and the queues to notify."""
+    """Let as many waiting children begin as there is room for. Return the group, and the queues to notify."""
     if not group.waiting or not (most := room(group, table.run(group.spec.parent_id))):
         return group, frozenset()
     begun = table.begin(table.first_turns(group.spec.id, most), now)
@@ -364,7 +365,7 @@ def _turned(table: GroupTable, group: GroupRecord, now: datetime) -> tuple[Group
 
 
 def held_back(table: GroupTable, before: RunRecord, after: RunRecord, now: datetime) -> RunRecord:
-    """Return a child after a verb, without what would let it begin before its turn. Its row is locked."""
+    """Return a child's row after a verb, corrected so that the child still waits for its turn. The row is locked."""
     group_id = table.member_of(before.id)
     if group_id is None:
         return after
@@ -388,7 +389,7 @@ def held_back(table: GroupTable, before: RunRecord, after: RunRecord, now: datet
 
 
 def ended(table: FamilyTable, run: RunRecord) -> frozenset[str]:
-    """Do what the end of this run, which is written, does to its family; return the queues to notify."""
+    """Apply the end of this run, whose row is written, to its family; return the queues to notify."""
     is_child, is_parent = table.relations(run)
     queues = _count_and_wake(table, run) if is_child else frozenset()
     if is_parent:
@@ -397,9 +398,9 @@ def ended(table: FamilyTable, run: RunRecord) -> frozenset[str]:
 
 
 def _count_and_wake(table: FamilyTable, child: RunRecord) -> frozenset[str]:
-    """Count the end of a child in its group, if it is in one; wake the parent that waits for the one or the other.
+    """Count the end of a child in its group, if it has one, and wake the parent that waits for the child or the group.
 
-    Return the queues to notify of turns that have come.
+    Return the queues to notify because of children that begin.
     """
     at = row_rules.end_of(child)
     is_member, settled, queues = _count(table, child, at)
@@ -414,7 +415,7 @@ def _count_and_wake(table: FamilyTable, child: RunRecord) -> frozenset[str]:
 def _count(table: FamilyTable, run: RunRecord, at: datetime) -> tuple[bool, str | None, frozenset[str]]:
     """Count the end of a child in its group, and let the next one begin.
 
-    Return whether it is in a group, that group if its parent is to be woken, and the queues to notify.
+    Return whether it is in a group, the group's id if its parent has to be woken, and the queues to notify.
     """
     group_id = table.member_of(run.id)
     before = None if group_id is None else table.counted(group_id)
@@ -427,9 +428,9 @@ def _count(table: FamilyTable, run: RunRecord, at: datetime) -> tuple[bool, str 
 
 
 def end_children(table: FamilyTable, run: RunRecord, at: datetime) -> int:
-    """Cancel the children of a run that are to be cancelled, and theirs.
+    """Cancel the children of an ended run, and their children, as far as they do not continue.
 
-    Return how many were cancelled or asked to end. That is a bounded number: the others are noted for the sweep.
+    Return how many were cancelled or asked to end. The number is bounded: the rest is recorded for the sweep.
     """
     number = 0
     parents: Mapping[str, RunRecord] = {run.id: run}
@@ -449,16 +450,16 @@ def end_children(table: FamilyTable, run: RunRecord, at: datetime) -> int:
 
 
 def cascaded(table: FamilyTable, after: str, at: datetime) -> tuple[str, int] | None:
-    """Go on with the children of the first parent behind this one whose end has left some (`Store.cascade`)."""
+    """Continue to cancel the children of the first ended parent after this one (`Store.cascade`)."""
     run_id = table.next_left(after)
     run = None if run_id is None else table.run(run_id)
     return None if run is None else (run.id, end_children(table, run, at))
 
 
 def drop(table: FamilyTable, run: RunRecord, children: Sequence[str], at: datetime, *, every: bool) -> None:
-    """Cancel these children of a run that goes on, and the open ones that were started below the places among them.
+    """Cancel these children of a continuing run; a place among them stands for the open children started below it.
 
-    Unless `every`, not those that go on after its end.
+    Unless `every`, except those that may continue after its end.
     """
     ids, below = divided(children)
     if table.drop(run.id, [*ids, *(table.below(run.id, below) if below else ())], every=every):

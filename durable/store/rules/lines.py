@@ -1,7 +1,7 @@
 """Lines of limits: who takes a slot, who waits for one, and who is next.
 
-What the functions in `routines/slots.sql` do on PostgreSQL, for stores that compute in Python. Such a store
-has a `SlotTable`; nothing here reads or writes a row by itself.
+For stores that compute in Python; on PostgreSQL the functions in `routines/slots.sql` do the same. The store passes in
+a `SlotTable`, through which all rows are read and written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from durable.core.errors import UnknownLimitError
 from durable.core.limits.slot_records import Admission, SlotChange, SlotKind, SlotRow, SlotWant
 from durable.core.records import RunRecord, RunState
 
-#: How long a slot that is for passes alone may be held by a run that sleeps: it was handed on, and nobody told the run.
+#: How long a sleeping run may hold a slot that only a pass may hold: it was handed on, and the run was not woken.
 IDLE: Final = timedelta(minutes=1)
 
 
@@ -26,7 +26,7 @@ def is_asleep(run: RunRecord, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in the line of a key: that of an operation which takes `wants` together."""
+    """A place in the line of a key, for an operation that takes all `wants` together."""
 
     run_id: str
     location: str
@@ -37,67 +37,67 @@ class Place:
 
 
 class SlotTable(Protocol):
-    """The rows of slots and limits, in a transaction beside which no other one writes."""
+    """The rows of slots and limits. Each call runs in a transaction beside which no other one writes."""
 
     def clear(self, limit: str, key: str) -> None:
-        """Delete what ended runs have left of a key, if a run's end has not."""
+        """Delete slots of a key that ended runs have left."""
 
     def define(self, limit: str, at_once: int) -> None:
-        """Insert a limit, unless there is one of this name."""
+        """Insert a limit, unless one of this name exists."""
 
     def at_once(self, limit: str) -> int | None:
-        """Return how many slots of each key may be held; None for a limit that there is not."""
+        """Return how many slots of each key may be held; None for an unknown limit."""
 
     def held(self, limit: str, key: str) -> int:
         """Return how many slots of the key are held."""
 
     def first(self, limit: str, key: str) -> Place | None:
-        """Return the first place of the line whose run is not paused, nor its queue; None if there is none."""
+        """Return the first place of the line whose run and queue are not paused, or None."""
 
     def before(self, place: Place) -> int:
-        """Return how many places of the line are before this one, counted up to `MOST_IN_LINE`."""
+        """Return how many places of the line come before this one, counted up to `MOST_IN_LINE`."""
 
     def last_place(self, limit: str, key: str) -> int:
-        """Return the place of the last in the line, 0 for an empty one."""
+        """Return the number of the last place in the line, 0 for an empty line."""
 
     def place_of(self, run_id: str, location: str) -> Place | None:
-        """Return the place in which the operation waits, None if it waits in none."""
+        """Return the place in which the operation waits, or None."""
 
     def held_by(self, run_id: str, location: str) -> set[tuple[str, str]]:
-        """Return the limits and keys of which the operation holds slots."""
+        """Return the limits and keys whose slots the operation holds."""
 
     def take(self, run_id: str, location: str, wants: Sequence[SlotWant], at: datetime) -> None:
-        """Insert slots that the operation now holds."""
+        """Insert slots as held by the operation."""
 
     def wait(self, place: Place, kind: SlotKind, at: datetime) -> None:
-        """Insert a place; one that the operation has elsewhere is moved, and keeps its time."""
+        """Insert a place. A place that the operation has elsewhere is moved, and keeps its time."""
 
     def leave(self, place: Place) -> None:
         """Delete a place."""
 
     def give_up(self, run_id: str, *, locations: Iterable[str] | None) -> set[tuple[str, str]]:
-        """Delete what the run holds, and its places, of these locations (None: of all). Return the limits and keys."""
+        """Delete the run's slots and places at these locations (None: at all). Return the limits and keys."""
 
     def leave_all(self, run_id: str, *, keeping: Iterable[str]) -> set[tuple[str, str]]:
-        """Delete what the run holds only while a worker executes it, and return the limits and keys of that.
+        """Delete the slots that the run holds only while a worker executes it. Return their limits and keys.
 
-        What it holds at the locations `keeping` stays.
+        Slots at the locations `keeping` stay.
         """
 
     def drop(self, run_id: str, location: str, limit: str, key: str) -> None:
-        """Delete one slot that the operation holds, and let the sweep hand it on."""
+        """Delete one slot of the operation, and let the sweep hand it on."""
 
     def tell(self, run_id: str, at: datetime) -> str | None:
-        """Make a run due that has a slot by now. Return its queue if it is to be notified.
+        """Make a run due that now has a slot. Return its queue if it has to be notified.
 
-        A run whose queue was paused meanwhile, and that no worker executes, is put back to the head of the line.
+        If its queue was paused meanwhile, and no worker executes the run, put it back to the head of the line.
         """
 
 
 def acquire(
     table: SlotTable, run_id: str, location: str, wants: Sequence[SlotWant], at: datetime
 ) -> tuple[Admission, set[str]]:
-    """Take slots for an operation, all of them or a place in the line of the first that is full (`Store.acquire`).
+    """Take slots for an operation: all of them, or a place in the line of the first full one (`Store.acquire`).
 
     Also return the queues to notify. Raises UnknownLimitError.
     """
@@ -111,7 +111,7 @@ def acquire(
     held = table.held_by(run_id, location)
     for limit, key in sorted(
         held - {(each.limit, each.key) for each in wants}
-    ):  # another version of the code wanted it
+    ):  # wanted by another version of the code
         table.drop(run_id, location, limit, key)
     mine = table.place_of(run_id, location)
     for want in wants:
@@ -161,7 +161,7 @@ def hand_on(table: SlotTable, limit: str, key: str, at: datetime) -> set[str]:
 
 
 def _full(table: SlotTable, place: Place) -> SlotWant | None:
-    """Return the first other slot that the operation takes together with this one and that is not free."""
+    """Return the first other slot, of those that the operation takes together with this one, that is not free."""
     for want in place.wants:
         if (want.limit, want.key) != (place.limit, place.key):
             table.clear(want.limit, want.key)
@@ -171,7 +171,7 @@ def _full(table: SlotTable, place: Place) -> SlotWant | None:
 
 
 def put_back(slots: Iterable[SlotRow], first_place: Callable[[str, str], int]) -> list[tuple[Place, SlotRow]]:
-    """Return the places at the heads of lines for slots that runs give back unused, each with its first slot.
+    """Return places at the heads of the lines, for runs that give back unused slots, each with its first slot.
 
     `first_place` returns the lowest place of a key's line, 1 for an empty one. An operation has one place.
     """
@@ -187,7 +187,7 @@ def put_back(slots: Iterable[SlotRow], first_place: Callable[[str, str], int]) -
 
 
 def change(table: SlotTable, run_id: str, slots: SlotChange, at: datetime) -> tuple[set[str], bool]:
-    """Do what a commit does to the slots of its run.
+    """Apply a commit's changes to the slots of its run.
 
     Return the queues to notify, and whether the run is due at once.
     """

@@ -1,7 +1,7 @@
 """Rates of limits: who gets which moment, and what operators change.
 
-What the functions in `routines/rates.sql` do on PostgreSQL, for stores that compute in Python. Such a store has
-a `RateTable`; nothing here reads or writes a row by itself. The verbs of operators are the same on every store.
+For stores that compute in Python; on PostgreSQL the functions in `routines/rates.sql` do the same. The store passes in
+a `RateTable`, through which all rows are read and written. The verbs of operators are the same on every store.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from durable.core.limits.rates import (
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.store.rules import TableStore
 
-_RETIMED: Final = 10_000  # waiting attempts of a key that a verb moves
+_RETIMED: Final = 10_000  # the most waiting attempts of a key that a verb gives new moments
 
 
 @dataclass(slots=True, kw_only=True)
 class RateKey:
-    """A key of a limit's rate: what is taken of it, and what operators have said of it."""
+    """A key of a limit's rate: its reservations and what has begun, and what operators have set."""
 
     limit: str
     key: str
@@ -58,34 +58,34 @@ class Ticket:
 
 
 class RateTable(Protocol):
-    """The rows of rates, in a transaction that locks what it writes."""
+    """The rows of rates. Each call runs in a transaction that locks what it writes."""
 
     def rate(self, limit: str) -> Rate | None:
-        """Return the rate that holds, None for a limit without one."""
+        """Return the rate in force, None for a limit without one."""
 
     def define(self, limit: str, rate: Rate) -> Rate:
-        """Insert the rate of a limit, unless there is one; return that which holds."""
+        """Insert the rate of a limit if it has none; return the rate in force."""
 
     def declare(self, limit: str, rate: Rate) -> bool:
-        """Write the rate that the code says; return False if that is the row's already."""
+        """Write the rate in the code; return False if the row already has it."""
 
     def override(self, limit: str, rate: Rate | None) -> None:
-        """Write the rate that an operator has set, or none."""
+        """Write an operator's override of the rate, or delete it."""
 
     def key(self, limit: str, key: str) -> RateKey:
-        """Return a key, which no other transaction changes before this one ends."""
+        """Return a key, locked until the transaction ends."""
 
     def write(self, key: RateKey) -> None:
         """Write a key."""
 
     def keys(self, limit: str, among: Sequence[str] | None = None) -> list[tuple[RateKey, datetime | None]]:
-        """Return the keys of a limit, those named or all, in order.
+        """Return the keys of a limit, the named ones or all, in order.
 
-        Each has the moment of the last attempt that waits for it.
+        Each comes with the moment of the last attempt that waits for it.
         """
 
     def closings(self, limit: str, key: str) -> list[datetime]:
-        """Return until when a key is closed, by itself and with all others."""
+        """Return until when a key is closed: by itself, and together with all keys."""
 
     def last(self, limit: str, key: str) -> datetime | None:
         """Return the moment of the last attempt that waits for a key."""
@@ -94,23 +94,23 @@ class RateTable(Protocol):
         """Return the ticket of an attempt."""
 
     def put(self, ticket: Ticket) -> None:
-        """Write a ticket; one of the same attempt keeps its place."""
+        """Write a ticket. A ticket of the same attempt keeps its place."""
 
     def drop(self, run_id: str, location: str) -> None:
         """Delete the ticket of an attempt."""
 
     def waiting(self, limit: str, key: str, after: datetime, most: int) -> list[Ticket]:
-        """Return the tickets of a key whose moments come after this one, in the order of their places."""
+        """Return the tickets of a key with moments after this one, in the order of their places."""
 
     def move(self, ticket: Ticket, moment: datetime, at: datetime) -> str | None:
-        """Give a ticket another moment, and its run (`after_move`). Return the queue to notify, if its moment is come.
+        """Give a ticket and its run (`after_move`) another moment. Return the queue to notify, if that moment has come.
 
-        What another transaction has locked is left to the sweep.
+        Rows that another transaction has locked are left to the sweep.
         """
 
 
 class RateStore(TableStore):
-    """The part of a `Store` that is about rates."""
+    """The part of a `Store` for rates."""
 
     _rates: RateTable
 
@@ -216,7 +216,7 @@ def _reserve(
 
 
 def after_move(run: RunRecord, before: datetime, moment: datetime) -> RunRecord:
-    """Return the run of an attempt that waits for another moment than before: due then, if it is due later."""
+    """Return the run of an attempt that now waits for another moment: due then, if it is due later."""
     if run.lease_expires_at is not None and moment < before:  # its pass may be about to park until the moment before
         run = replace(run, change_seq=run.change_seq + 1)
     if run.state in (*ENDED, RunState.PAUSED) or run.wake_at is None or run.wake_at <= moment:
@@ -227,7 +227,7 @@ def after_move(run: RunRecord, before: datetime, moment: datetime) -> RunRecord:
 def _retimed(table: RateTable, limit: str, key: str | None, at: datetime, spacing_before: int = 0) -> frozenset[str]:
     """Give the attempts that wait for a limit, or for one of its keys, new moments in the same order.
 
-    `spacing_before` is that of the rate before, if it has changed. Return the queues to notify.
+    `spacing_before` is the spacing of the earlier rate, if it has changed. Return the queues to notify.
     """
     queues: set[str | None] = set()
     for each, _ in table.keys(limit, None if key is None else [key]):

@@ -1,7 +1,7 @@
-"""Rules of what a commit, a send or a claim does to a run's row, as functions of the row.
+"""Rules for a run's row: what a commit, a send or a claim changes in it, as functions of the row.
 
-Shared by the stores that compute in Python. The PostgreSQL store has the same rules in SQL;
-`tests/store/` compares both. Must not use a database or keep anything.
+Shared by the stores that compute in Python. The PostgreSQL store has the same rules in SQL; `tests/store/` compares
+both. Must not use a database or keep anything.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from durable.core.witnesses import columns_of
 ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label", "bulk_id")
 _REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
 
-#: How many places of a line are counted at most.
+#: The most places of a line that are counted.
 MOST_IN_LINE: Final = 1_000
 
-#: How many runs one transaction cancels at most because a run above them has ended.
+#: The most runs that one transaction cancels because a run above them has ended.
 CASCADED_AT_ONCE: Final = 300
 #: A child in one of these states, or with one of these requests, ends by itself when its parent has ended.
 ENDING: Final = frozenset({*ENDED, RunState.ROLLING_BACK})
@@ -56,7 +56,7 @@ _CLAIMABLE: Final = frozenset(transitions.starts_of("claimed"))
 
 
 def check(run: RunRecord) -> RunRecord:
-    """Return `run` if it keeps the invariants of the database's constraints; else raise ValueError."""
+    """Return `run` if it satisfies the database's constraints; else raise ValueError."""
     ended = run.state in ENDED
     broken = {
         f"the state {run.state!r} is not known": run.state not in _STATES,
@@ -103,12 +103,12 @@ def claimed(
 
 
 def renewed(run: RunRecord, lease_until: datetime) -> RunRecord:
-    """Return the run with a lease that its worker has extended."""
+    """Return the run with its lease extended by its worker."""
     return replace(run, **transitions.renewed(run, lease_until=lease_until))
 
 
 def released(run: RunRecord, now: datetime, due_at: datetime | None = None) -> RunRecord:
-    """Return the run as released by a worker that claimed it and did not begin, due at once or at `due_at`."""
+    """Return the run as released by a worker that did not begin its pass, due at once or at `due_at`."""
     patch = transitions.released(run, now=now) if due_at is None else transitions.deferred(run, wake_at=due_at)
     return replace(run, **patch)
 
@@ -116,7 +116,7 @@ def released(run: RunRecord, now: datetime, due_at: datetime | None = None) -> R
 def after_messages(
     run: RunRecord, queued: Sequence[Message | OutgoingMessage], *, from_outside: bool = True
 ) -> RunRecord:
-    """Return the run after these messages were put into its inbox: due, if it waits for one of them."""
+    """Return the run after it was sent these messages: due, if it waits for one of them."""
     if not queued:
         return run
     awaited = [each.sent_at for each in queued if is_awaited(run.waiting_for, escape(each.queue))]
@@ -127,7 +127,7 @@ def after_messages(
 
 
 def stored(outgoing: OutgoingMessage, order: int) -> Message:
-    """Return the message as stored in the inbox at this place."""
+    """Return the message in its stored form, at this place in the inbox."""
     return Message(
         id=outgoing.id,
         run_id=outgoing.to,
@@ -150,10 +150,10 @@ def after_commit(
 ) -> tuple[RunRecord, bool]:
     """Return the run after `batch`, and True if its parking was overruled.
 
-    A pause that is no longer requested, because it was withdrawn or another request replaced it, does not happen: the
-    run is due. `own` are the messages of the batch to this run itself. They make it due if it parks for them, and do
-    not raise its `change_seq`, because the pass knows of them. `pending` are its messages that the batch leaves
-    unreceived. If the run parks for one that is there, the run itself sent it, after its wait had queried the inbox.
+    A pause that was withdrawn or replaced by another request does not happen: the run is due. `own` are the messages of
+    the batch to this run itself. They make it due if it parks for them, and do not raise its `change_seq`, because the
+    pass knows of them. `pending` are its messages that the batch leaves unreceived. If the run parks for a pending one,
+    it sent that itself, after its wait had queried the inbox.
     """
     patch = batch.run or {}
     if patch.get("state") == RunState.PAUSED and run.pending_request != Request.PAUSE:
@@ -172,12 +172,12 @@ def after_commit(
 
 
 def is_in_state(run: RunRecord, witnesses: Iterable[Witness]) -> bool:
-    """Return True if the run is in the state that an earlier commit of the pass has left, as far as that is known."""
+    """Return True if the run is in the state that the pass's last commit left, or if that is not known."""
     return all(each.state is None or each.state == run.state for each in witnesses)
 
 
 def is_there(entry: EntryRecord | None, witness: Witness) -> bool:
-    """Return True if the entry at the location of a witness is as an earlier commit of the pass has left it."""
+    """Return True if the entry of a witness still is as an earlier commit of the pass left it."""
     return entry is not None and all(getattr(entry, name) == value for name, value in columns_of(witness).items())
 
 
@@ -193,20 +193,20 @@ def has_ended(before: RunRecord, after: RunRecord) -> bool:
 
 
 def end_of(run: RunRecord) -> datetime:
-    """Return when an ended run has ended."""
+    """Return when the run ended."""
     assert run.finished_at is not None, f"{run.id} has not ended"
     return run.finished_at
 
 
 def after_child(parent: RunRecord, child: RunRecord) -> RunRecord:
-    """Return the parent after the end of its child: due, if it waits for that."""
+    """Return the parent after the end of its child: due, if it waits for that child."""
     if parent.state in ENDED or not is_awaited(parent.waiting_for, child_token(child.id)):
         return parent
     return replace(parent, **transitions.child_ended(parent, at=end_of(child)))
 
 
 def after_group(parent: RunRecord, group_id: str, at: datetime) -> RunRecord:
-    """Return the parent after a group of its children is settled: due, if it waits for that."""
+    """Return the parent after a group of its children became settled: due, if it waits for that group."""
     if parent.state in ENDED or not is_awaited(parent.waiting_for, child_token(group_id)):
         return parent
     return replace(parent, **transitions.child_ended(parent, at=at))
@@ -218,14 +218,12 @@ def group_changes(change: RunChange) -> list[GroupChange]:
 
 
 def is_ending(child: RunRecord) -> bool:
-    """Return True if a child ends by itself, or has ended: the end of its parent changes nothing about it."""
+    """Return True if a child has ended or will end by itself, so that the end of its parent changes nothing."""
     return child.state in ENDING or bool(child.state_after_rollback) or child.pending_request in CANCELLING
 
 
 def after_parent(child: RunRecord, parent: RunRecord, at: datetime) -> RunRecord:
-    """Return the child after the end of its parent, or after the parent has dropped it: cancelled, or asked to end if a
-    worker has it.
-    """
+    """Return the child after its parent has ended or dropped it: cancelled, or asked to end if a worker has it."""
     if is_ending(child):
         return child
     facts = {"parent": parent.id}
@@ -240,13 +238,13 @@ def after_parent(child: RunRecord, parent: RunRecord, at: datetime) -> RunRecord
 
 
 def is_reopened(before: RunRecord, after: RunRecord) -> bool:
-    """Return True if a change lets an ended run continue; the compensation of one by its parent is no continuation."""
+    """Return True if a change lets an ended run continue. Compensation by its parent does not count."""
     is_undone = after.state == RunState.ROLLING_BACK and after.state_after_rollback != before.state_after_rollback
     return before.state in ENDED and after.state not in ENDED and not is_undone
 
 
 def is_failure_over(before: RunRecord, after: RunRecord) -> bool:
-    """Return True if a change takes the end of a failed run back, in whatever way it goes on."""
+    """Return True if a change reopens a failed run in any way."""
     return before.state == RunState.FAILED and after.state not in ENDED
 
 
@@ -256,7 +254,7 @@ def held_summary(hold: Hold) -> Summary:
 
 
 def is_held_start(run: RunRecord) -> bool:
-    """Return True if the run is paused because its workflow was held at its start, and for no other reason."""
+    """Return True if the run is paused only because its workflow was held at its start."""
     return run.state == RunState.PAUSED and Summary.load(run.summary).kind is SummaryKind.HELD
 
 
@@ -269,7 +267,7 @@ class Consumed(NamedTuple):
 
 
 def consumed(batch: Batch) -> dict[str, Consumed]:
-    """Return what the batch does to messages, by their ids."""
+    """Return the batch's changes of messages, by message id."""
     changes = {
         message: Consumed(str(MessageState.RECEIVED), location, None) for message, location in batch.of(MessageReceived)
     }
@@ -281,14 +279,14 @@ def consumed(batch: Batch) -> dict[str, Consumed]:
 
 
 def entries_to_write(entries: Sequence[EntryRecord]) -> Sequence[EntryRecord]:
-    """Return one entry per location, the last given."""
+    """Return one entry for each location, the last one given."""
     if len(entries) < 2:
         return entries
     return list({entry.location: entry for entry in entries}.values())
 
 
 def is_repeat(row: ActionRecord, action: ActionRecord) -> bool:
-    """Return True if the action repeats the row's: the same actor, source, verb and outcome."""
+    """Return True if the action repeats that of the row: the same actor, source, verb and outcome."""
     return all(getattr(row, name) == getattr(action, name) for name in ALIKE)
 
 
@@ -300,5 +298,5 @@ def repeated(detail: str, moment: datetime) -> str:
 
 
 def changed_columns(before: RunRecord, after: RunRecord) -> Mapping[str, Any]:
-    """Return the columns in which two versions of a row differ, with their new values."""
+    """Return the columns in which two versions of a row differ, with the new values."""
     return {name: value for name in _NAMES if (value := getattr(after, name)) != getattr(before, name)}

@@ -1,8 +1,8 @@
-"""What running steps write in a database: which run now, what operators ask of them, and what they have saved.
+"""Running steps in a database: which run now, what operators ask of them, and what they have saved.
 
 PostgreSQL has one statement for `report` and one for `save_details` (`durable.store.postgres.sql`). The rest is rare,
 hence ordinary ORM statements for both databases. Of two saves the later one stays. Must not decide which steps are
-noted: `durable.worker.activities` does.
+recorded: `durable.worker.activities` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RESET: Final = {"stack_asked_at": None, "stack_taken_at": None, "stack": "", "a
 
 
 def note(alias: str, begun: Sequence[Activity], ended: Sequence[Activity]) -> None:
-    """Write the rows of activities that have begun, where the lease is still held, and delete those that have ended."""
+    """Write the rows of activities that have begun, if the lease is still held, and delete those that have ended."""
     rows = ActivityModel.objects.using(alias)
     with impatient(alias):
         Run.objects.using(alias).lock_table()  # a transaction that reads first could not write beside a writer
@@ -63,7 +63,7 @@ def asked(alias: str, run_ids: Sequence[str]) -> list[AskedOfActivity]:
 def ask(
     alias: str, run: RunRecord, location: str, now: datetime, *, stack: bool = False, abandon: bool = False
 ) -> list[str]:
-    """Ask about the activities of the run's lease, of one location or of all; return their locations."""
+    """Ask about the activities of the run's lease, at one location or all; return their locations."""
     rows = ActivityModel.objects.using(alias).filter(run_id=run.id, fence=run.fence)
     rows = rows.filter(location=location) if location else rows
     asked = list(rows.order_by("began_at", "pk").values_list("location", flat=True))
@@ -82,7 +82,7 @@ def answer_stack(alias: str, asked: AskedOfActivity, stack: str, now: datetime) 
 
 
 def forget(alias: str) -> None:
-    """Delete rows whose workers have died or have lost the run, a bounded number at once."""
+    """Delete rows whose workers have died or have lost the run, a bounded number for each call."""
     rows = ActivityModel.objects.using(alias)
     old = list(rows.left_over().order_by("began_at", "id").values_list("pk", flat=True)[:FORGOTTEN])
     if old:
@@ -99,7 +99,7 @@ _KEY = ["run", "location"]
 
 
 def save(alias: str, saved: Sequence[SavedDetails]) -> None:
-    """Write those of the saves whose runs are leased under their fence and that are later than what is stored."""
+    """Write the saves of runs that are leased under their fence, if they are later than the stored ones."""
     rows = StepSave.objects.using(alias)
     with transaction.atomic(using=alias):
         Run.objects.using(alias).lock_table()  # a transaction that reads first could not write beside a writer
@@ -116,7 +116,7 @@ def save(alias: str, saved: Sequence[SavedDetails]) -> None:
 
 
 def put_saves(alias: str, saved: Sequence[SavedDetails]) -> None:
-    """Write the saves in the transaction of the caller, who has the lock of their run."""
+    """Write the saves in the caller's transaction, which has locked their run."""
     names = [name for name in SAVED.names if name not in ("run_id", "location")]
     StepSave.objects.using(alias).bulk_create(
         [StepSave(**SAVED.attributes(each)) for each in saved],

@@ -1,7 +1,7 @@
-"""Children and their groups in a database: the rows for `durable.store.rules.families`, and what is read of them.
+"""Children and their groups in a database: the rows for `durable.store.rules.families`, and queries of them.
 
-On PostgreSQL functions of the database do what follows from the end of a run (`routines/ending.sql`,
-`routines/groups.sql`). What a commit or a verb of the parent changes of a group is the same on both databases.
+On PostgreSQL, database functions apply the end of a run (`routines/ending.sql`, `routines/groups.sql`). The group
+changes of a parent's commit or verb are the same on both databases.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DatabaseFamilies:
         return len(found) < len(awaited) or any(each.is_settled for each in found)
 
     def lock(self, group_ids: Iterable[str]) -> None:
-        """Lock the tallies of these groups, as far as they are there, before the row of their parent is locked."""
+        """Lock the tallies of these groups, if they exist, before the row of their parent is locked."""
         if wanted := sorted(set(group_ids)):
             self._locked(wanted)
 
@@ -136,10 +136,10 @@ class DatabaseFamilies:
         return begun
 
     def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
-        """Let children of the first group behind `after` begin whose turn has come.
+        """Let children of the first group after `after` begin that have their turn.
 
-        Return that group, and the queues to notify. The end of a child passes over those whose rows another transaction
-        has locked. If that was the last child, no other end of a child looks for them.
+        Return that group, and the queues to notify. The end of a child skips children whose rows another transaction
+        has locked. If that was the last child, no other end starts them.
         """
         waiting = self._turns.filter(group_id__gt=after).order_by("group_id")
         group_id = waiting.values_list("group_id", flat=True).first()
@@ -210,7 +210,7 @@ class DatabaseFamilies:
         }
 
     def _cancellable(self, parents: list[str], ended: list[str]) -> QuerySet[Child]:
-        """Return the children of these parents that are to be cancelled and are not yet; these parents have ended."""
+        """Return the children of these ended parents that are still to be cancelled."""
         asked = Q(run__pending_request__in=row_rules.CANCELLING)
         ending = Q(run__state__in=[each.value for each in row_rules.ENDING]) | ~Q(run__state_after_rollback="") | asked
         dropped = ChildGroup.objects.using(self._alias).filter(parent_id__in=parents, is_dropped=True).values("id")

@@ -1,7 +1,7 @@
 """Ranks on SQLite: what a start writes, and which due runs a claim takes.
 
-Each function is called in a transaction that may write. On PostgreSQL functions of the database do the same; what is
-read of rankings, and what is done for a run that comes to another queue, is the same on both.
+Each function is called in a transaction that may write. On PostgreSQL, database functions do the same; reading
+rankings, and moving a run to another queue, are the same on both.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from durable.models import Lane, Run, RunRank, Share
 from durable.models.run import RunQuerySet
 from durable.store.base import DuePoint
 
-#: How many runs get their tags in one claim, of each lane.
+#: The most runs of each lane that get their start tags in one claim.
 _TAGGED_AT_ONCE: Final = 100
 
 
 def of_runs(alias: str, run_ids: Sequence[str]) -> dict[str, Ranking]:
-    """Return what the starts of these runs have said of their ranks, by run; one query."""
+    """Return the rankings that the starts of these runs gave, by run; one query."""
     return {each.run_id: each.record for each in RunRank.objects.using(alias).filter(run_id__in=run_ids)}
 
 
 def with_ranking(runs: Iterable[RunRecord]) -> list[NewRun]:
-    """Return those of the runs whose starts say something of their ranks."""
+    """Return the runs whose starts gave a ranking."""
     return [run for run in runs if isinstance(run, NewRun) and run.ranking is not None]
 
 
 def grouped(runs: Sequence[NewRun]) -> list[tuple[Ranking, list[NewRun]]]:
-    """Return new runs by what their starts say and by queue, ordered by share, so that no two creators deadlock."""
+    """Group new runs by ranking and queue, ordered by share, so that no two creators deadlock."""
     found: dict[tuple[str, Ranking], list[NewRun]] = {}
     for run in runs:
         assert run.ranking is not None
@@ -45,7 +45,7 @@ def grouped(runs: Sequence[NewRun]) -> list[tuple[Ranking, list[NewRun]]]:
 
 
 def inheriting(alias: str, starts: Sequence[ChildStart]) -> list[RunRecord]:
-    """Return the runs of children of one parent, with what they have from it; one query."""
+    """Return the runs of children of one parent, with rankings inherited from it; one query."""
     if not starts:
         return []
     parent_id = starts[0].child.parent_id
@@ -56,7 +56,7 @@ def inheriting(alias: str, starts: Sequence[ChildStart]) -> list[RunRecord]:
 
 
 def put(alias: str, run_ids: Sequence[str], queue: str, ranking: Ranking, now: datetime) -> None:
-    """Give new runs of one queue, in this order, a ranking."""
+    """Write the ranking of new runs of one queue, in this order."""
     Lane.objects.using(alias).get_or_create(queue=queue, head_start=ranking.head_start)
     said = {
         "priority": ranking.priority,
@@ -79,7 +79,7 @@ def put(alias: str, run_ids: Sequence[str], queue: str, ranking: Ranking, now: d
 
 
 def open_lanes(alias: str, queue: str, runs: RunQuerySet) -> None:
-    """Add lanes for the head starts of these runs to the queue, to which they come."""
+    """Add lanes to the queue for the head starts of these runs, which come to it."""
     found = runs.filter(head_start__isnull=False).values_list("head_start", flat=True).distinct()
     lanes = [Lane(queue=queue, head_start=each) for each in found if each is not None]
     if lanes:
@@ -87,7 +87,7 @@ def open_lanes(alias: str, queue: str, runs: RunQuerySet) -> None:
 
 
 def requeue(alias: str, run_id: str, queue: str) -> None:
-    """Let a run that has come to this queue have its rank there: a claim gives it another start tag."""
+    """Give a run that was moved to this queue a rank there: a claim gives it another start tag."""
     runs = Run.objects.using(alias).filter(id=run_id).order_by()
     open_lanes(alias, queue, runs)
     if runs.filter(start_tag__isnull=False).update(start_tag=UNTAGGED):
@@ -95,7 +95,9 @@ def requeue(alias: str, run_id: str, queue: str) -> None:
 
 
 def _open_share(alias: str, queue: str, share: str) -> Share:
-    """Add a share to the queue, for claims, which add none on PostgreSQL. Return the position of the queue itself."""
+    """Add a share to the queue, since claims do not add shares on PostgreSQL. Return the position of the queue
+    itself.
+    """
     rows = Share.objects.using(alias)
     of_queue, _ = rows.get_or_create(queue=queue, share="")
     rows.get_or_create(queue=queue, share=share)
@@ -103,7 +105,7 @@ def _open_share(alias: str, queue: str, share: str) -> Share:
 
 
 def _moved(alias: str, queue: str, ranking: Ranking, number: int, now: datetime) -> datetime:
-    """Move a share by this many runs; return the tag of the first."""
+    """Reserve start tags for this many runs of a share; return the first of them."""
     rows = Share.objects.using(alias)
     before = _open_share(alias, queue, ranking.share).record
     if not number:
@@ -123,7 +125,7 @@ def _of_queue(alias: str, queue: str) -> ShareTag | None:
 
 
 def has_lanes(alias: str) -> Exists:
-    """Return the expression that is true for a run in whose queue a run has ever had a priority or a share."""
+    """Return an expression that is true for a run if its queue has ever had a run with a priority or a share."""
     return Exists(Lane.objects.using(alias).filter(queue=OuterRef("queue")))
 
 
@@ -145,7 +147,7 @@ def candidates(
     since: DuePoint | None,
     since_ranked: datetime | None,
 ) -> list[Candidate]:
-    """Return due runs in the order of rank: the first `most` at least."""
+    """Return due runs in the order of rank, at least the first `most`."""
     plain = due.filter(queue__in=queues, head_start=None)
     if since is not None:
         plain = plain.due_since(*since)
@@ -169,7 +171,7 @@ def candidates(
 
 
 def note_served(alias: str, queue: str, taken: Sequence[Candidate], *, is_one_left: bool) -> None:
-    """Note up to which tag the shares of a queue are served; a new round when no run of theirs waits."""
+    """Record the start tag up to which a queue's shares are served; begin a new round if none of their runs wait."""
     tags = [each.tag for each in taken if each.tag is not None]
     rows = Share.objects.using(alias)
     found = _of_queue(alias, queue)

@@ -94,7 +94,7 @@ class DatabaseRates:
         )
         locked = runs.select_for_update(skip_locked=True, no_key=True).filter(id=ticket.run_id)
         row = locked.values(*RUN.names).first()
-        if row is None:  # who has a run locked may wait for the key: the sweep lets the run ask again
+        if row is None:  # a transaction that has locked the run may wait for the key: the sweep lets the run ask again
             if mine.select_for_update(skip_locked=True).first() is not None:  # else the run is ending
                 mine.update(at=moment)
             SlotNote.objects.using(self._alias).create(limit=ticket.limit, key=ticket.key, run_id=ticket.run_id)
@@ -108,7 +108,7 @@ class DatabaseRates:
 
 
 def forget(alias: str, run_id: str) -> None:
-    """Delete the reservations of a run that has ended. The next attempt that asks has those behind which none waits."""
+    """Delete the reservations of an ended run. The next attempt reuses those at the end of the line."""
     Reservation.objects.using(alias).filter(run_id=run_id).delete()
 
 

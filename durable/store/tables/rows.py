@@ -1,7 +1,7 @@
 """Conversion between rows of the database and the engine's records.
 
-Owns the conversion for statements that bypass the ORM; the ORM converts by itself. The column names, their types and
-the conversions come from the models, so that a column is declared once.
+Owns the conversion for statements that bypass the ORM. Column names, types and conversions come from the models, so
+that each column is declared once.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ type_of: Final = {
 class Columns:
     """Some columns of one table: their names, types and conversions.
 
-    `names` are those of the record's attributes and of the database's columns alike.
+    `names` are both attributes of the record and columns in the database.
     """
 
     def __init__(self, model: type[models.Model], record: type, without: Iterable[str] = ()) -> None:
@@ -91,19 +91,19 @@ class Columns:
         return ", ".join(f'{prefix}"{name}"' for name in self.names)
 
     def typed(self) -> str:
-        """Return the names with their types, as a record set declares them."""
+        """Return the names with their types, as in the column list of json_to_recordset."""
         return ", ".join(f'"{name}" {self.types[name]}' for name in self.names)
 
     def dumped(self, record: Any) -> dict[str, Any]:
-        """Return a record as values of the database, by column."""
+        """Return a record as database values, by column."""
         return {name: dump(getattr(record, name)) for name, dump in self.dumps.items()}
 
     def attributes(self, record: Any) -> dict[str, Any]:
-        """Return the record's attributes by name, as the model takes them."""
+        """Return the record's attributes by name, with values as the model takes them."""
         return {name: getattr(record, name) for name in self.names}
 
     def loaded(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Return the record's attributes from a row of these columns in this order."""
+        """Return the record's attributes from a row that has these columns in this order."""
         values = list(row)
         for place, load in self._loads:
             if (value := values[place]) is not None:
@@ -156,7 +156,7 @@ CHILD: Final = Columns(Child, ChildRecord)
 LIMITS: Final = Columns(RunLimit, RunLimits)
 SAVED: Final = Columns(StepSave, SavedDetails)
 
-#: The tables of holds and of the runs that they have paused.
+#: The tables of holds, and of the runs paused by them.
 HOLD: Final = Hold._meta.db_table
 HELD_START: Final = HeldStart._meta.db_table
 
@@ -177,7 +177,7 @@ def _microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-#: The same with times as microseconds: Django's loader of times takes longer than all the rest.
+#: The same, with times as microseconds: Django's loader of times takes longer than all the rest.
 ENTRY_NUMBERS: Final = [
     f"CASE WHEN {name} > '{LATEST}' THEN {_microseconds(LATEST)} WHEN {name} < '{EARLIEST}' THEN {_microseconds(EARLIEST)} "
     f"ELSE (extract(epoch FROM {name}) * 1000000)::bigint END"
@@ -239,18 +239,20 @@ def to_message(row: Sequence[Any]) -> Message:
     return Message(**MESSAGE.loaded(row))
 
 
-#: What stands for the kind of an entry in rows of something else about the run.
+#: Marks, in place of an entry's kind, rows with something else about the run.
 _OF_LIMITS: Final = "~limits"
 _OF_SAVED: Final = "~saved"
 
 
 def _beside(kind: str, row: str) -> list[str]:
-    """Return the columns of a row as ENTRY_FIELDS and ENTRY_NUMBERS have them; its data is `row`, a table's name."""
+    """Return a row about something else in the columns of ENTRY_FIELDS and ENTRY_NUMBERS; its data is the table
+    `row`.
+    """
     found = {"data": f"to_json({row})::text", "kind": f"'{kind}'"}
     return [found.get(field.name, "NULL") for field in fields(EntryRecord)]
 
 
-#: The limits of a run, from a table `l`, and what a step has saved, from a table `s`, in rows like those of an entry.
+#: The limits of a run (table `l`) and the saved details of a step (table `s`), as rows in the form of an entry.
 LIMITS_AS_ENTRY: Final = _beside(_OF_LIMITS, "l")
 SAVED_AS_ENTRY: Final = _beside(_OF_SAVED, "s")
 _KIND_AT: Final = [field.name for field in fields(EntryRecord)].index("kind")
@@ -258,7 +260,7 @@ _DATA_AT: Final = [field.name for field in fields(EntryRecord)].index("data")
 
 
 def limits_json(runs: Iterable[RunRecord]) -> str:
-    """Return the limits of those of the runs that have some, as JSON rows."""
+    """Return the limits of the runs that have some, as JSON rows."""
     limited = ((run.id, run.limits) for run in runs if isinstance(run, NewRun) and run.limits is not None)
     return json_rows({"run_id": pack(run_id), **LIMITS.dumped(limits)} for run_id, limits in limited)
 
@@ -284,7 +286,7 @@ def _to_limits(row: Mapping[str, Any]) -> RunLimits:
 
 
 def _moment(text: str) -> datetime:
-    """Return a time of JSON that PostgreSQL has written, LATEST or EARLIEST for one that Python cannot read."""
+    """Parse a time from PostgreSQL's JSON; LATEST or EARLIEST if Python cannot read it."""
     try:
         return bounded(datetime.fromisoformat(text))
     except ValueError:
@@ -334,7 +336,7 @@ def to_entries(rows: Iterable[Sequence[Any]]) -> list[EntryRecord]:
 
 
 def with_moments(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a row of ENTRY_NUMBERS as one of ENTRY_FIELDS."""
+    """Convert a row of ENTRY_NUMBERS to one of ENTRY_FIELDS."""
     return tuple(
         _EPOCH + timedelta(microseconds=value) if is_moment and value is not None else value
         for value, is_moment in zip(row, _MOMENTS, strict=True)

@@ -1,6 +1,6 @@
-"""Slots of limits in a database: the rows for `durable.store.rules.lines`, and what is noted for the sweep.
+"""Slots of limits in a database: the rows for `durable.store.rules.lines`, and notes for the sweep.
 
-On PostgreSQL `routines/slots.sql` acquires, hands on and sweeps; what verbs note is the same on both databases.
+On PostgreSQL `routines/slots.sql` acquires, hands on and sweeps; the notes of verbs are the same on both databases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DatabaseSlots:
         self._rows = Slot.objects.using(alias)
 
     def clear(self, limit: str, key: str) -> None:
-        """Do nothing: the end of a run leaves nothing."""
+        """Do nothing: on a database, the end of a run deletes its slots."""
 
     def define(self, limit: str, at_once: int) -> None:
         Limit.objects.using(self._alias).get_or_create(name=limit, defaults={"at_once": at_once})
@@ -105,7 +105,7 @@ class DatabaseSlots:
         SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id="")
 
     def tell(self, run_id: str, at: datetime, *, is_overruled: bool = False) -> str | None:
-        """Make a run due; with `is_overruled` also one whose pass is about to park."""
+        """Make a run due; with `is_overruled`, even if its pass is about to park."""
         runs = Run.objects.using(self._alias).filter(id=run_id)
         run = runs.get()
         if run.state == RunState.PAUSED:  # since the slot was on its way to it
@@ -141,19 +141,19 @@ def _hold_of(queue: Any) -> QuerySet[Hold]:
 
 
 def _note(alias: str, keys: Iterable[tuple[str, str]]) -> None:
-    """Let the sweep look at the lines of these keys."""
+    """Let the sweep check the lines of these keys."""
     SlotNote.objects.using(alias).bulk_create(
         (SlotNote(limit=limit, key=key, run_id="") for limit, key in sorted(keys)), batch_size=1_000
     )
 
 
 def note_queue(alias: str, queue: str) -> None:
-    """Let the sweep look at the keys of which runs of a queue hold slots or wait for them: it was paused or resumed."""
+    """Let the sweep check the keys of a queue that was paused or resumed: those that its runs hold or wait for."""
     _note_keys(alias, Slot.objects.using(alias).filter(run__queue=queue))
 
 
 def note_requeued(alias: str, run_id: str) -> None:
-    """Let the sweep look at the keys that a run has come to another queue with: one of the queues may be paused."""
+    """Let the sweep check the keys of a run that was moved to another queue: one of the queues may be paused."""
     _note_keys(alias, Slot.objects.using(alias).filter(run_id=run_id))
 
 
@@ -171,7 +171,7 @@ def _place(row: Slot | None) -> Place | None:
 
 
 def note_end(alias: str, run_id: str) -> None:
-    """Give up all slots of a run that has ended, and note their keys: the rows of keys are locked later."""
+    """Give up all slots of an ended run, and note their keys for the sweep, which locks the keys' rows later."""
     gone = DatabaseSlots(alias).give_up(run_id, locations=None)
     SlotNote.objects.using(alias).bulk_create(
         SlotNote(limit=limit, key=key, run_id=run_id) for limit, key in sorted(gone)
@@ -179,17 +179,19 @@ def note_end(alias: str, run_id: str) -> None:
 
 
 def forget(alias: str, run_id: str, locations: Sequence[str]) -> None:
-    """Give up the slots of operations of a run whose records are deleted, and note their keys."""
+    """Give up the slots of operations whose records are deleted, and note their keys for the sweep."""
     _note(alias, DatabaseSlots(alias).give_up(run_id, locations=locations))
 
 
 def note_pause(alias: str, run_id: str) -> None:
-    """Give up the slots that a run has while a worker executes it, and that it was given in line; note their keys."""
+    """Give up the slots that a run has only while a worker executes it and that it got in line; note their keys for the
+    sweep.
+    """
     _note(alias, DatabaseSlots(alias).leave_all(run_id, keeping=()))
 
 
 def idle(alias: str, now: datetime) -> QuerySet[Slot]:
-    """Return what sleeping runs have held for long and may hold in a pass alone."""
+    """Return slots that sleeping runs have held for long although only a pass may hold them."""
     held = Slot.objects.using(alias).filter(is_held=True, since__lt=now - lines.IDLE).exclude(kind=SlotKind.OPEN.value)
     asleep = Q(run__wake_at=None) | Q(run__wake_at__gt=now)
     # by limit, so that PostgreSQL can read along the index
@@ -197,7 +199,7 @@ def idle(alias: str, now: datetime) -> QuerySet[Slot]:
 
 
 def settle(alias: str, run_id: str, at: datetime) -> set[str]:
-    """Hand on what the end of a run has given up; return the queues to notify."""
+    """Hand on the slots that the end of a run has given up; return the queues to notify."""
     notes = SlotNote.objects.using(alias).filter(run_id=run_id)
     gone = set(notes.values_list("limit", "key"))
     if gone:
@@ -207,9 +209,9 @@ def settle(alias: str, run_id: str, at: datetime) -> set[str]:
 
 
 def sweep(alias: str, at: datetime, most: int) -> tuple[set[str], int]:
-    """Do what is noted, at most so much of it; return the queues to notify, and how much was done.
+    """Do the noted work, at most `most` of it; return the queues to notify, and how much was done.
 
-    Take slots back that runs of paused queues have and no worker may use.
+    Also take back slots of runs in paused queues that no worker executes.
     """
     for run_id in _held_in_vain(alias, at):
         DatabaseSlots(alias).tell(run_id, at)
@@ -227,9 +229,9 @@ def sweep(alias: str, at: datetime, most: int) -> tuple[set[str], int]:
 
 
 def _held_in_vain(alias: str, at: datetime) -> list[str]:
-    """Return the runs of paused queues that hold a slot and that no worker executes.
+    """Return the runs of paused queues that hold a slot although no worker executes them.
 
-    Whoever has handed it on may not have seen that the queue is paused, and a worker may have had the run.
+    Whoever handed it on may not have seen the pause, or a worker may have had the run then.
     """
     if not Hold.objects.using(alias).filter(kind=HoldKind.QUEUE.value).exists():
         return []
@@ -251,7 +253,7 @@ def _moments_of(alias: str, run_id: str) -> set[tuple[str, str]]:
 
 
 def set_limit(alias: str, name: str, override: int | None) -> int | None:
-    """Let a limit allow another number of slots; note all its lines (`Store.set_limit`)."""
+    """Override a limit's number of slots; note all its lines for the sweep (`Store.set_limit`)."""
     limits = Limit.objects.using(alias).filter(name=name)
     before = limits.first()
     if before is None:
@@ -262,13 +264,13 @@ def set_limit(alias: str, name: str, override: int | None) -> int | None:
 
 
 def at_once(alias: str, name: str) -> int | None:
-    """Return how many slots of each of its keys a limit allows, None if it has no row."""
+    """Return the limit's number of slots for each key; None if it has no row."""
     found = Limit.objects.using(alias).filter(name=name).first()
     return None if found is None else found.number
 
 
 def declare_limit(alias: str, name: str, at_once: int) -> bool:
-    """Write the number that the code says of a limit (`Store.declare_limit`)."""
+    """Write the number of slots in a limit's code (`Store.declare_limit`)."""
     limits = Limit.objects.using(alias)
     _, is_new = limits.get_or_create(name=name, defaults={"at_once": at_once})
     if is_new or not limits.filter(name=name).exclude(at_once=at_once).update(at_once=at_once):
@@ -278,7 +280,7 @@ def declare_limit(alias: str, name: str, at_once: int) -> bool:
 
 
 def _note_lines(alias: str, name: str) -> None:
-    """Let the sweep look at all lines of a limit."""
+    """Let the sweep check all lines of a limit."""
     waiting = Slot.objects.using(alias).filter(limit=name, is_held=False).order_by("key")
     _note(alias, [(name, key) for key in waiting.values_list("key", flat=True).distinct()])
 

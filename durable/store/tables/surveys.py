@@ -1,10 +1,10 @@
 """Surveys and outlines of a run's history in a database (`durable.store.surveys`), without reading all of it.
 
 For a survey, regions become conditions, and the database counts. Statements return about as many rows as a page shows,
-but for the entries of children. The numbers come from one scan of the run's entries, the lists from another, without
-their metadata: only that of steps and children with a rollback is looked up. Of an outline, columns of values are not
-read at all. The engine's own data of an entry may contain values too: long data is read in batches of a bounded size,
-and what a plan does not need is dropped before the next batch.
+except for the entries of children. The numbers come from one scan of the run's entries, the lists from another.
+Metadata is looked up only for steps and children with a rollback. An outline does not read columns of values. An
+entry's `data` may contain values too: if long, it is read in batches of bounded size, and unneeded parts are dropped
+before the next batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from durable.store.tables.rows import ENTRY, MESSAGE
 _HANDLER: Final = '"rollback":{'  # a key of an entry's data; in a text inside it the quotes are escaped
 _COMPENSATED: Final = (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP)
 
-#: How many times as many entries as a list has are read where they are expected to lie, and where some are missing.
+#: How far to search for the entries of a list, in multiples of its length: where they are expected, and if some are
+#: missing.
 _WIDE: Final = (16, 64)
 
 
@@ -140,9 +141,10 @@ class RowSurveyor:
         ]
 
     def _lists(self, spans: Mapping[str, tuple[Q, _Span]], most: int) -> dict[str, Listed]:
-        """Return the first of each kind: one statement if they lie where they would if they were evenly spread.
+        """Return the first entries of each kind.
 
-        Two if they lie not far from there. One more for each kind whose entries do not.
+        One statement if they are evenly spread; a second one searches further; one more for each kind that is still
+        incomplete.
         """
         found: dict[str, list[str]] = {name: [] for name, (_, span) in spans.items() if span.number}
 
@@ -158,7 +160,7 @@ class RowSurveyor:
         return {name: Listed(tuple(each), spans[name][1].number) for name, each in found.items()}
 
     def _within(self, spans: Mapping[str, tuple[Q, _Span]], most: int, wide: int) -> dict[str, list[str]]:
-        """Return the first of each kind among the entries where they are expected to lie; one statement."""
+        """Return the first entries of each kind within the range where they are expected; one statement."""
         wanted = {
             name: Case(When(span.begins_within(most * wide) & condition, then=Value(1)), default=Value(0))
             for name, (condition, span) in spans.items()
@@ -210,7 +212,9 @@ class RowSurveyor:
         return QueueMessage.objects.using(self.alias).filter(run_id=self.run_id)
 
     def _is_returned(self, is_gone: Q, races: Sequence[str]) -> Q:
-        """Return the condition that the receipt of a message is deleted: a pruned one goes with its loop or race."""
+        """Return the condition that the receipt of a message is deleted, itself or with the loop or race that pruned
+        it.
+        """
         own = self._rows.filter(location=OuterRef("received_by"))
         length = Greatest(
             StrIndex(OuterRef("received_by"), Value("/~")) - 1, Value(0)
@@ -221,7 +225,7 @@ class RowSurveyor:
 
 
 class _Group(NamedTuple):
-    """Entries of one kind: how many, and the ordinals of the first and of the last."""
+    """Entries of one kind: their number, and the ordinals of the first and the last."""
 
     kind: str
     is_gone: bool
@@ -232,7 +236,7 @@ class _Group(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """The number of entries, and the ordinals between which they are."""
+    """The number of entries, and the range of their ordinals."""
 
     number: int
     first: int
@@ -245,23 +249,23 @@ class _Span(NamedTuple):
         return cls(numbers, min((g.first for g in found), default=0), max((g.last for g in found), default=0))
 
     def begins_within(self, most: int) -> Q:
-        """Return the condition on ordinals among which so many of the first are expected, if all are evenly spread."""
+        """Return the condition for the ordinals of the first `most` entries, if all were evenly spread."""
         end = self.first + (self.last - self.first + 1) * most // self.number
         return Q(ordinal__gte=self.first, ordinal__lte=end)
 
 
 def _has_handler() -> Q:
-    """Return the condition for entries that can be compensated once they have done something.
+    """Return the condition for entries with a rollback: steps, and starts of children.
 
-    They are steps, and starts of children.
+    Only some can be compensated, see `_has_done_something`.
     """
     return Q(_data_contains(_HANDLER), kind__in=[kind.value for kind in _COMPENSATED])
 
 
 def _has_done_something() -> Q:
-    """Return the condition that an entry with a handler can be compensated, see `EntryRecord.is_compensable`.
+    """Return the condition that an entry with a rollback can be compensated, see `EntryRecord.is_compensable`.
 
-    A start of children counts from its first commit on, whatever has become of them.
+    A start of children counts from its first commit on, whatever the children's state.
     """
     done = EntryMetadata.objects.filter(entry=OuterRef("pk"), status=EntryStatus.COMPLETED.value)
     return (
@@ -294,7 +298,7 @@ def _in(region: Region) -> Q:
 
 
 def _below(location: str, column: str = "location") -> Q:
-    """Return the condition that a location is inside this one. "0" follows "/"."""
+    """Return the condition that a location is inside of this one. "0" is the character after "/"."""
     return Q(**{f"{column}__gt": f"{location}/", f"{column}__lt": f"{location}0"})
 
 
@@ -318,12 +322,12 @@ def messages_of(rows: QuerySet[QueueMessage]) -> list[Message]:
 
 
 def short_data(column: str = "data") -> Case:
-    """Return an expression: the text of an entry's data where it is short, else NULL, to be read with `long_data`."""
+    """Return an expression for the text of an entry's data; NULL if it is long, to be read with `long_data`."""
     return Case(When(LessThanOrEqual(ByteLength(column), _SHORT), then=F(column)), output_field=TextField())
 
 
 def long_data(alias: str, weighed: Iterable[tuple[int, int]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the data of entries by their keys, without values. `weighed` has the length of each."""
+    """Yield the data of entries by key, without values. `weighed` has the length of each."""
     for keys in in_batches(weighed):
         rows = Entry.objects.using(alias).filter(pk__in=keys).order_by()
         for key, kind, data in rows.values_list("pk", "kind", "data"):

@@ -1,4 +1,4 @@
-"""Tags in a database: what a start writes, what a run that tags itself changes, and what a replay takes back."""
+"""Tags in a database: written by starts, changed by runs that tag themselves, and restored by replays."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _KEY: Final = ["run", "name"]
 
 
 def with_tags(runs: Iterable[RunRecord]) -> list[NewRun]:
-    """Return those of the runs whose starts give them tags."""
+    """Return the runs whose starts give them tags."""
     return [run for run in runs if isinstance(run, NewRun) and run.tags]
 
 
 def put(alias: str, runs: Sequence[NewRun], *, is_retried: bool = False) -> None:
-    """Write the tags of new runs, in the transaction of their creation; `is_retried`: an earlier try may have.
+    """Write the tags of new runs, in the transaction of their creation. `is_retried`: an earlier try may have written
+    them.
 
-    A row that is there although its run is new was left by a run of this id that was deleted while it was written.
+    If a new run already has a row, it was left by a deleted run with the same id.
     """
     rows = [
         RunTag(run_id=run.id, name=name, value=value, start_value=value, created_at=run.created_at)
@@ -35,7 +36,7 @@ def put(alias: str, runs: Sequence[NewRun], *, is_retried: bool = False) -> None
 
 
 def of_runs(alias: str, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
-    """Return the tags of those of the runs that have some, by run and name.
+    """Return the tags of the runs that have some, by run and name.
 
     With `at_start`, return the tags that their starts gave.
     """
@@ -48,7 +49,7 @@ def of_runs(alias: str, run_ids: Sequence[str], *, at_start: bool = False) -> di
 
 
 def change(alias: str, run_id: str, change: TagChange) -> None:
-    """Set tags of a run whose row is locked, or take some away."""
+    """Set or delete tags of a run whose row is locked."""
     tags = change.tags
     rows = RunTag.objects.using(alias)
     if gone := [name for name, value in tags.items() if value is None]:
@@ -62,7 +63,7 @@ def change(alias: str, run_id: str, change: TagChange) -> None:
 
 
 def _put_over(alias: str, rows: Sequence[RunTag], changed: Sequence[str]) -> None:
-    """Insert the rows; of those that are there, change these columns."""
+    """Insert the rows; update these columns of rows that exist."""
     RunTag.objects.using(alias).bulk_create(
         rows,
         batch_size=_AT_ONCE,
