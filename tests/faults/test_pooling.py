@@ -1,4 +1,4 @@
-"""Behind a pooler in transaction mode: no promise relies on a session, nor on a statement that one has prepared.
+"""Behind a pooler in transaction mode, and on a second database: no promise relies on a session or a default.
 
 `POOLER_URL` names a database behind a pooler of one's own, a PgBouncer say, to prove the same there.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ import redis
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import override_settings
+from django.utils import timezone
 from pytest_django.plugin import DjangoDbBlocker
 
 from durable import Break, Context, Continue, current_step, workflow
 from durable.conf import conf
+from durable.core import clock
 from durable.models import Run
 from durable.store import store_for
 from durable.store.postgres import libpq
@@ -33,6 +35,7 @@ from tests.support.waiting import eventually
 from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis]
+
 
 ALIAS = "pooled"
 MOST_TRIED = 4  # a pass and its branches, before one of them has lost a statement
@@ -180,3 +183,85 @@ def test_the_pooler_is_as_hostile_as_it_says(counter: None, pooler: Pooler) -> N
             assert (name, zone) == ("", "Asia/Kathmandu")
             pids.add(pid)
     assert len(pids) == 4
+
+
+# -- durable's tables on a second database, in another time zone: no statement strays, and moments are moments
+
+
+SECOND = "elsewhere"
+
+
+def stray(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    raise AssertionError(f"a statement strayed to the default database: {sql}")
+
+
+@pytest.fixture(params=[None, "Asia/Kathmandu"], ids=["utc", "kathmandu"])
+def elsewhere(
+    request: pytest.FixtureRequest,
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+    postgres_server: EmbeddedPostgres,
+    redis_connection: redis.Redis,
+) -> Iterator[str]:
+    """A database beside the default one, which nothing may touch meanwhile."""
+    config = {**database_from(postgres_server.create_database(SECOND)), "TIME_ZONE": request.param}
+    with django_db_blocker.unblock(), migrated(SECOND, config):
+        with connections[SECOND].cursor() as cursor:
+            cursor.execute("CREATE TABLE IF NOT EXISTS rows (name text)")
+            cursor.execute("TRUNCATE rows")
+        Run.objects.using(SECOND).all().delete()
+        with (
+            override_settings(DURABLE={"DATABASE": SECOND, "SHORT_SLEEP": 0.0}),
+            connections["default"].execute_wrapper(stray),
+        ):
+            yield SECOND
+
+
+def write(name: str) -> str:
+    with connections[SECOND].cursor() as cursor:
+        cursor.execute("INSERT INTO rows VALUES (%s)", [name])
+    return name
+
+
+def write_and_fail() -> None:
+    write("lost")
+    raise RuntimeError("after the row")
+
+
+@workflow(name="faults.elsewhere")
+def away(ctx: Context) -> list[Any]:
+    row = ctx.step("row", write, "kept", atomic=True)
+    ctx.try_step("lost", write_and_fail, atomic=True, max_retries=0)
+    message = ctx.queue.next("wait", names=["go"], timeout="1 hour")
+    moment = ctx.step("moment", lambda: datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
+    ctx.sleep("rest", "1 hour")
+    return [row, message.body, moment.isoformat()]
+
+
+def work() -> None:
+    work_off(conf.QUEUE, store=store_for(conf.DATABASE), seconds=120)
+
+
+def test_a_run_lives_wholly_in_the_database_that_the_settings_name(
+    elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with transaction.atomic(using=elsewhere):
+        lost = away.start()
+        transaction.set_rollback(True, using=elsewhere)
+    assert not Run.objects.using(elsewhere).filter(pk=lost.id).exists()
+    before = timezone.now()
+    handle = away.start()
+    work()
+    assert handle.wake_at is not None
+    assert timedelta(minutes=59) < handle.wake_at - before < timedelta(minutes=61)
+    handle.send("go", "on")
+    work()
+    wake_at = handle.wake_at
+    assert wake_at is not None
+    assert timedelta(minutes=59) < wake_at - before < timedelta(minutes=61)
+    monkeypatch.setattr(clock, "now", lambda: wake_at)
+    work()
+    assert handle.output == ["kept", "on", "2026-03-29T01:30:00+00:00"]
+    with connections[elsewhere].cursor() as cursor:
+        cursor.execute("SELECT name FROM rows")
+        assert cursor.fetchall() == [("kept",)]
