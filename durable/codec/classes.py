@@ -6,8 +6,8 @@ marker and the tag's name: `{"$:uuid": "..."}`. Text without the marker is plain
 dictionary of the user's with a key that starts with the marker is written as pairs, so it cannot be mistaken for a tag.
 
 Owns the only place where a recorded value leads to a class. Must never import a module of a top-level package that this
-process has not imported already, nor a module whose source has no such class (`durable.core.recorded_names`), call
-anything it finds, or follow a module's `__getattr__` or a descriptor.
+process has not imported already, nor a module whose source has no such class (`durable.core.names.recorded_names`),
+call anything it finds, or follow a module's `__getattr__` or a descriptor.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def draw() -> int:
 
 
 def raised(fence: int, drawn: int | None = None) -> int:
-    """Return a higher fence, by a random step. `durable.store.routines.definitions.raised` is the same in SQL."""
+    """Return a higher fence, by a random step. `durable.store.postgres.sql.RAISED` is the same in SQL."""
     return fence + (2 * FIRST if fence else FIRST) + (draw() if drawn is None else drawn)
 
 

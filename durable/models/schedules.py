@@ -163,7 +163,7 @@ class Schedule(Row):
     def args(self) -> Sequence[Any]:
         """The positional arguments that this object was given since it was made or loaded.
 
-        The recorded ones: `durable.operations.schedules.arguments_of`.
+        The recorded ones: `durable.operations.schedules.rows.arguments_of`.
         """
         return self.given_args or ()
 

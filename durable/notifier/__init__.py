@@ -3,10 +3,10 @@
 Owns what durable sends to Redis, and the notices within one process where there is no Redis:
 
 - `notify` is the entry: it notifies workers of a queue, now or at a deadline, and never fails.
-- `enqueue` enqueues the RQ job of a notification, in one command; `pipelining` sends it without waiting for the answer.
-- `redis_clients` has the clients with short timeouts, `wakeups` the notices within a process.
-- `silence` says whether notifications are muted by a test; `sweep_heartbeat` records when a sweep last ran.
-- `worker_registry` reads which workers RQ has registered.
+- `enqueue` enqueues the RQ job of a notification, in one command, and clears its key.
+- `redis_clients` has the clients with short timeouts, and notes which Redis is away.
+- `wakeups` has the notices within a process, and says whether a test mutes them.
+- `registry` records when a sweep last ran, and reads which workers RQ has registered.
 
 Must not decide what is due: the database does.
 """

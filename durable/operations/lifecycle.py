@@ -157,8 +157,8 @@ def abandon(run_id: str, *, location: str = "") -> None:
 def take_stack(run_id: str, *, location: str = "") -> None:
     """Ask the run's worker for the stack of the step that runs at `location`, or of all that run.
 
-    It answers within a few seconds (`durable.inspection.read_stack`). Raises InvalidTransitionError if no step has run
-    for more than a second.
+    It answers within a few seconds (`durable.inspection.activities.read_stack`). Raises InvalidTransitionError if no
+    step has run for more than a second.
     """
     _ask(run_id, "take_stack", location, stack=True)
 
