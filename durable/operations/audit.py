@@ -1,4 +1,4 @@
-"""The actor, what that actor may do, and the attribution of a verb to it.
+"""Actors, their permissions, and the attribution of verbs to them.
 
 A surface names its user with `acting_as`. Inside that block every verb of `durable.operations` first checks the actor's
 permission, and then writes to the audit log, refusals included. Outside such a block the application's own code calls
@@ -111,11 +111,11 @@ _ALSO: Final[Mapping[str, str]] = {"create_schedule": "start_run", "edit_schedul
 
 
 def needed_by(action: str) -> tuple[str, ...]:
-    """Return all permissions of the app `durable` that an action needs."""
+    """Return the permissions of the app `durable` that an action needs."""
     return tuple(filter(None, (PERMISSIONS[action], _ALSO.get(action))))
 
 
-#: What an action that is not about a run does, in words.
+#: Descriptions of actions that are not about a run.
 _ACTS: Final[Mapping[str, str]] = {
     "pause_queue": gettext_noop("pause a queue"),
     "resume_queue": gettext_noop("resume a queue"),
@@ -140,7 +140,7 @@ _ACTS: Final[Mapping[str, str]] = {
 
 
 class Outcome(StrEnum):
-    """The result of an action. All but the first changed nothing."""
+    """The result of an action. Only the first one means that something was changed."""
 
     DONE = "done"
     DENIED = "denied"  # the actor lacks the permission
@@ -168,7 +168,7 @@ class OperationDeniedError(OperationError, PermissionDenied):
 
 
 class RowlessUserError(OperationDeniedError):
-    """A user without a row has ordered what goes on after the request, when no token says what the user may do."""
+    """A user without a row requested work that goes on after the request, and no token says what the user may do."""
 
     def __init__(self, action: str, who: str) -> None:
         self.action = action
@@ -185,7 +185,7 @@ class RowlessUserError(OperationDeniedError):
 class Actor:
     """The caller of a verb and the surface: `source` is one of "admin", "api", "cli" and "code".
 
-    `user` is a Django user, or one without a row that a token tells of, or None. `label` names an actor that is not a
+    `user` is a Django user, a user without a row that a token describes, or None. `label` names an actor that is not a
     Django user, such as a system user or a job; the log shows the label beside the user's name. Raises ValueError for
     any other source.
     """
@@ -210,12 +210,12 @@ class Actor:
 
     @property
     def is_rowless(self) -> bool:
-        """Whether the user has no row: a token, or a header of a gateway, has told of the user."""
+        """Whether the user has no row and is known only from a token or a gateway's header."""
         return self.user is not None and not isinstance(self.user, Model)
 
     @property
     def name(self) -> str:
-        """The actor's name for people: the user's name, the label, or both."""
+        """The actor's name for display: the user's name, the label, or both."""
         user = "" if self.user is None else str(self.user)
         if self.is_rowless:
             user = getattr(self.user, "username", "") or user
@@ -223,9 +223,9 @@ class Actor:
 
     @property
     def user_key(self) -> Any:
-        """The user's key, for a reference from the log; None if the log's database has no row of the user.
+        """The user's key, for a reference in the log; None if the log's database has no row of the user.
 
-        A user may have been read from a replica of that database: then the router has users written there.
+        If the user was read from a replica of that database, the router decides where users are written.
         """
         if not isinstance(self.user, Model):
             return None
@@ -248,11 +248,11 @@ class ActorScope:
     refused: list[ActionRecord] = field(default_factory=list)  # to be logged when the block ends
 
     def may_compare(self, run_id: str, actions: Sequence[str], detail: str = "") -> bool:
-        """Return whether the actor may learn that a value equals the one recorded with the run.
+        """Return whether the actor may learn that a value equals a recorded one.
 
-        Such an answer allows the actor to guess the value. So the user needs the permission to see payloads, or must
-        have recorded the value: the audit log names the user for one of the `actions` on the run, with this `detail` if
-        one is given.
+        Such an answer lets the actor guess the value. So the user needs the permission to see payloads, or must have
+        recorded the value: the audit log names the user for one of the `actions` on the run, with this `detail` if one
+        is given.
         """
         if self.actor.source in _TRUSTED or self.actor.may("view_payload"):
             return True
@@ -360,7 +360,7 @@ def bulk_id() -> str:
 
 
 def reason() -> str:
-    """Return the acting operator's reason; "" if the operator gives none, or there is no operator."""
+    """Return the acting operator's reason; "" without a reason or an operator."""
     found = acting()
     return "" if found is None else found.reason
 
@@ -395,7 +395,7 @@ def revision(run: _Seen) -> str:
 
 _DETAIL = 2_000  # characters of an error that the log keeps
 
-#: The errors that a verb raises when it did nothing and will do nothing.
+#: The errors of a verb that was refused and changed nothing.
 REFUSALS = (DurableError, ValueError, TypeError)
 
 _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
@@ -409,9 +409,9 @@ _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
 
 
 class UnseenRunError(RunNotFoundError):
-    """The actor may not see the run that a verb created, or that has the id or the key already; nothing was done.
+    """The actor may not see the run that a verb created, or that already has the id or the key; nothing was done.
 
-    `key` is the key of an open run, whose id the text does not tell; "" if it is about an id.
+    `key` is the key of an open run, whose id the text does not reveal; "" if the conflict is about an id.
     """
 
     def __init__(self, run_id: str, *, key: str = "") -> None:
@@ -426,7 +426,7 @@ class UnseenRunError(RunNotFoundError):
 class Attribution:
     """One call of a verb, with its actor; `acting` is None for the application's own code.
 
-    `subject` is the kind and the name of what a verb that is not about a run is about.
+    `subject` is the kind and the name of the subject of a verb that is not about a run.
     """
 
     at: Runtime
@@ -447,7 +447,7 @@ class Attribution:
         return self.acting is None or self.acting.sees is None or self.acting.sees(run_id)
 
     def check_sees(self, run_id: str, *, key: str = "") -> None:
-        """Raise UnseenRunError if the actor may not see the run, which was found by its `key` if that is given.
+        """Raise UnseenRunError if the actor may not see the run. `key` is given if the run was found by its key.
 
         Call this in the transaction that may have created it.
         """
@@ -493,7 +493,7 @@ class Attribution:
         )
 
     def _state(self) -> str:
-        """The run's current state, or what can be said of it after a refusal."""
+        """The run's current state for the log after a refusal, or "" if it cannot be read."""
         try:
             run = self.at.store.get(self.run_id) if self.run_id else None
         except Error:  # the caller's transaction is broken
@@ -518,8 +518,8 @@ def audited(
 ) -> Iterator[Attribution]:
     """Attribute one call of a verb on a run ("" if it has no id yet). Raises OperationDeniedError before any change.
 
-    `reason` is the verb's own argument. Without it the actor's reason is used. `subject` is the kind and the name of
-    what a verb that is not about a run is about.
+    `reason` is the verb's own argument; without it the actor's reason is used. `subject` is the kind and the name of
+    the subject of a verb that is not about a run.
     """
     scope = acting()
     attribution = Attribution(
@@ -542,8 +542,8 @@ def audited(
 
 
 def _known(run_id: object) -> str:
-    """Return the id if it has the form of one, else "".
+    """Return the id if it has a valid form, else "".
 
-    The verb refuses anything else, and the log has room for ids only.
+    The verb refuses other ids, and the log's column has room for valid ones only.
     """
     return run_id if isinstance(run_id, str) and len(run_id) <= 200 else ""

@@ -1,7 +1,7 @@
 """Apply one verb to many runs: count the eligible runs, and perform one operation for each run.
 
 Few runs are processed at once. Many are processed by an ordinary run of the workflow `durable.bulk`, so that operators
-can see its progress, pause it and cancel it; so is a bulk with a canary or a rate. Either way each run is decided and
+can see its progress, pause it and cancel it; as is a bulk with a canary or a rate. Either way each run is decided and
 logged separately: a refusal for one run does not stop the others. The audit log has one row for the bulk, and the rows
 of its runs refer to it. The permission of the requesting user is checked again when the verb is performed.
 """
@@ -72,7 +72,7 @@ _RATES: Final = (0.001, 1_000.0)  # runs a second
 
 
 def replay_as_part(run_id: str) -> str:
-    """Replay the run as a part of a bulk under an id that is the same each time, and return that id."""
+    """Replay the run as part of a bulk, under an id that repetitions share; return that id."""
     digest = hashlib.sha256(run_id.encode(errors="surrogatepass")).hexdigest()[:20]
     return replay_failed(run_id, as_id=f"{replays_prefix(audit.bulk_id())}{digest}").id
 
@@ -90,7 +90,7 @@ BULK_OPTIONS: Final[Mapping[str, Mapping[str, Option]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """A selection of runs by their ids."""
+    """A selection of runs given by ids."""
 
     ids: tuple[str, ...]
 
@@ -100,7 +100,7 @@ class Ids:
         return len(self.ids)
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """Return the ids from a position on."""
+        """Return the ids from a position on, and the next position."""
         begin = 0 if cursor is None else int(cursor)
         end = begin + limit
         return self.ids[begin:end], str(end) if end < len(self.ids) else None
@@ -110,7 +110,7 @@ class Ids:
 class BulkResult:
     """The result for one run: an `Outcome` and, if nothing was done, the reason.
 
-    `new_id` is the run that goes on instead of this one, "" if there is none.
+    `new_id` is the run that continues in place of this one, or "".
     """
 
     run_id: str
@@ -123,7 +123,7 @@ class BulkResult:
 class BulkReport:
     """The report of a bulk: the result for each run, or the id of the background run that processes many runs.
 
-    `bulk_id` is the bulk's id in the audit log, which is that of the background run if there is one.
+    `bulk_id` is the bulk's id in the audit log: the background run's id if there is one.
     """
 
     results: tuple[BulkResult, ...] = ()
@@ -146,7 +146,7 @@ class BulkOrder:
     """The input of `durable.bulk`: the verb, the selection, the reason and the requesting user.
 
     `user` is the user's key, or None if no user requested the bulk. `total` is the number of runs that allowed the verb
-    when it was requested, None if it was not counted to the end. `rate` is in runs a second.
+    when it was requested, None if the count was cut off. `rate` is in runs a second.
     """
 
     verb: str
@@ -196,8 +196,9 @@ def apply(
 
     `expected` is the number of runs that `eligible` found. If another number allows the verb by now, nothing is done.
 
-    With a `canary`, the first runs are tried alone, and the bulk stops if they fail (`durable.operations.canary`). With
-    a `rate`, at most so many runs are processed in a second. Both are done in the background.
+    With a `canary`, the verb is applied to the first runs alone, and the bulk stops if they fail
+    (`durable.operations.canary`). With a `rate`, at most so many runs are processed in a second. Both are done in the
+    background.
 
     Raises ValueError, also for a grave verb on a selection that nothing limits; TypeError; BulkCountError if the number
     is not the expected one; RunConflictError if the id belongs to another run; and OperationDeniedError if the actor
@@ -276,14 +277,14 @@ def grouped(
             check()
         at.store.log([attribution.done(before="", after="", run_id=bulk_id, detail=_many(verb, total))])
     with ExitStack() as stack:
-        if audit.acting() is None:  # the log has what was refused to the application's own code too
+        if audit.acting() is None:  # refusals of the application's own code are logged too
             stack.enter_context(acting_as(audit.code_actor()))
         stack.enter_context(audit.within_bulk(bulk_id))
         yield bulk_id
 
 
 def perform_page(order: BulkOrder, cursor: str | None, limit: int | None = None) -> tuple[list[BulkResult], str | None]:
-    """Process the next page of a background bulk, of at most `limit` runs.
+    """Process the next page of a background bulk: at most `limit` runs.
 
     Return the results and the next cursor, None at the end.
     """
@@ -321,7 +322,7 @@ def _start(
     if total is None:
         found = count(verb, selection)
         total = None if found.is_capped else found.count
-    if isinstance(selection, Narrowed):  # the other runs are left alone, and not refused one by one
+    if isinstance(selection, Narrowed):  # the other runs are skipped, not refused one by one
         selection = selection.narrowed(allowed_states(verb))
     order = BulkOrder(
         verb=verb,
@@ -335,14 +336,14 @@ def _start(
         canary=canary,
         rate=rate,
     )
-    queue = options["queue"] if verb == "move" else bulk.queue  # the queue that runs are moved from may have no worker
+    queue = options["queue"] if verb == "move" else bulk.queue  # the queue from which runs are moved may have no worker
     request = StartRequest(workflow=bulk.name, signature=inspect.signature(bulk.function), queue=queue)
     with audited(at, verb, "") as attribution, at.store.transaction():
         if actor.is_rowless:
             raise audit.RowlessUserError(verb, actor.name)
         existing = None if as_id is None else at.store.get(as_id)
         if existing is not None and existing.workflow == bulk.name:
-            return existing.id  # the bulk was requested twice; a filter by time differs by now
+            return existing.id  # the bulk was requested twice; a filter by time has changed meanwhile
         if expected is not None:
             check_expected(verb, selection, expected)
         created = put(at, request, [(as_id, (order,), {})])
@@ -358,7 +359,7 @@ def _many(verb: str, total: int | None) -> str:
 
 
 def _actor(order: BulkOrder) -> Actor:
-    """Return the requesting user as the database has it now; a user who was deleted may do nothing."""
+    """Return the requesting user as stored now; a deleted user may do nothing."""
     if order.user is None and order.source in ("cli", "code"):
         return Actor(order.source, label=order.label)
     from django.contrib.auth.models import AnonymousUser  # models cannot be imported before the apps are loaded

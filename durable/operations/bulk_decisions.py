@@ -1,6 +1,6 @@
-"""The decision about a bulk that its canary has stopped: go on with the rest, or stop there.
+"""The decision about a bulk that its canary has stopped: continue with the rest, or stop there.
 
-The bulk's run waits for it as for any message, so that the decision outlasts a crash and is taken once.
+The bulk's run receives the decision as a message, so that it survives a crash and counts once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from durable.runtime import Runtime
 def go_on(run_id: str, *, canary: bool = False) -> None:
     """Continue a bulk that its canary has stopped: apply the verb to the rest of the runs.
 
-    With `canary`, the next runs are tried alone first, as many as before, and the bulk stops again if they fail.
+    With `canary`, the next runs are tried alone first, as many as before; if they fail, the bulk stops again.
 
     The actor needs the permission of the bulk's verb too. Raises RunNotFoundError, BulkNotStoppedError,
     OperationDeniedError.
@@ -30,7 +30,7 @@ def go_on(run_id: str, *, canary: bool = False) -> None:
 
 
 def stop_here(run_id: str) -> None:
-    """End a bulk that its canary has stopped: the rest of the runs are left alone. Raises as `go_on` does."""
+    """End a bulk that its canary has stopped, without acting on the rest of the runs. Raises as `go_on` does."""
     _decide("stop_here", run_id, decision=False)
 
 
@@ -49,7 +49,7 @@ def _decide(action: str, run_id: str, *, decision: object) -> None:
     at = runtime.current()
     with audited(at, action, run_id) as attribution, at.store.transaction():
         run = attribution.lock()
-        # With a message in its inbox the run is due, and its decision is taken.
+        # With a message in its inbox the run is due, and the decision has been made.
         if not is_stopped(run.workflow, run.state, run.waiting_for) or at.store.inbox(run.id, [DECISION], 1, None):
             raise BulkNotStoppedError(run.id, "taken up again" if run.workflow == BULK else f"a run of {run.workflow}")
         if decision and attribution.acting is not None:

@@ -1,6 +1,6 @@
 """The canary of a bulk: its first runs, which show whether the verb helps before the bulk applies it to the rest.
 
-Owns the settings of a canary and what its runs have come to. Must not apply verbs.
+Owns the settings of a canary and the state of its runs. Must not apply verbs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MAX_WITHIN: Final = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """The trial of a bulk's verb: on the `first` runs alone.
+    """The trial of a bulk's verb on the `first` runs alone.
 
-    The bulk waits until each of them has ended, is paused, or waits for longer than the canary does. If `stop_after` of
+    The bulk waits until each of them has ended, is paused, or waits longer than the canary does. If `stop_after` of
     them have failed by then, or if one of them is still under way after `within` seconds, the bulk stops until an
     operator decides. Raises ValueError.
     """
@@ -47,7 +47,7 @@ class Canary:
 
     @classmethod
     def of(cls, first: int, stop_after: int | None = None, within: Duration | None = None) -> Canary:
-        """Return the canary with these settings; None stands for a default. `stop_after` is at most `first`."""
+        """Return the canary with these settings; None means the default. `stop_after` is at most `first`."""
         return cls(
             first=first,
             stop_after=1 if stop_after is None else stop_after,
@@ -68,9 +68,9 @@ class CanaryLook:
 
 
 def look(run_ids: Sequence[str], until: datetime) -> CanaryLook:
-    """Look at the runs of a canary that is given time until `until`.
+    """Query the state of a canary's runs; `until` is the end of its time.
 
-    A run that does not exist any more counts as ended.
+    A deleted run counts as ended. One query.
 
     One query.
     """
@@ -84,7 +84,7 @@ def look(run_ids: Sequence[str], until: datetime) -> CanaryLook:
 
 
 def _is_stable(run: RunRecord, until: datetime) -> bool:
-    """Return whether the run stays as it is until then, unless an operator acts on it."""
+    """Return whether the run will stay as it is until then, unless an operator acts on it."""
     if run.state in ENDED or run.state == RunState.PAUSED:
         return True
     if run.state != RunState.SLEEPING or run.diverged_at is not None or Summary.load(run.summary).is_trying_again:

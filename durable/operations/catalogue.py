@@ -1,7 +1,7 @@
 """The verbs on queues, workflows, limits, rates and schedules, each declared once.
 
-`durable.admin.verb_page`, `durable.api.verb_views` and `durable.cli.verb_command` make its page, its endpoint and its
-subcommand.
+`durable.admin.verb_page`, `durable.api.verb_views` and `durable.cli.verb_command` build the page, the endpoint and the
+subcommand of each verb.
 """
 
 from __future__ import annotations

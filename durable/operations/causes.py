@@ -1,6 +1,7 @@
-"""What operators say of causes of failed runs. Runs stay as they are.
+"""Operators' mutes and notes on the causes of failed runs. The runs stay as they are.
 
-Muting leaves a cause that is known out of what needs attention. A note tells others who looks at it, and what is known.
+A muted cause no longer counts as needing attention. A note tells others who is looking into the cause, and what is
+known.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MAX_NOTE: Final = 1_000  # characters
 
 
 def mute(fingerprint: str) -> None:
-    """Leave the cause out of what needs attention, until it is unmuted.
+    """Mute the cause: it does not count as needing attention until it is unmuted.
 
     Raises OperationDeniedError, and ValueError if there is no such cause.
     """
@@ -24,7 +25,7 @@ def mute(fingerprint: str) -> None:
 
 
 def unmute(fingerprint: str) -> None:
-    """Show the cause again among what needs attention.
+    """Unmute the cause: it counts as needing attention again.
 
     Raises OperationDeniedError, and ValueError if there is no such cause.
     """
@@ -32,7 +33,7 @@ def unmute(fingerprint: str) -> None:
 
 
 def note(fingerprint: str, text: str) -> None:
-    """Show this text beside the cause, with the actor and the time, instead of the note before; none for "".
+    """Set the note of the cause, with the actor and the time; it replaces the earlier note, and "" deletes it.
 
     Raises OperationDeniedError, and ValueError if there is no such cause or the text is longer than `MAX_NOTE`.
     """
@@ -44,7 +45,7 @@ def note(fingerprint: str, text: str) -> None:
 
 
 def _change(action: str, fingerprint: str, columns: dict[str, Any], *, by: str = "", detail: str = "") -> None:
-    """Set these columns of the cause, and the name of the actor in the column `by`."""
+    """Set these columns of the cause; `by` is the column for the actor's name."""
     at = runtime.current()
     causes = Cause.objects.using(conf.DATABASE).filter(fingerprint=fingerprint)
     with audited(at, action, "", subject=("cause", fingerprint)) as attributed, at.store.transaction():

@@ -1,4 +1,6 @@
-"""What the verbs share: names, states in words, calls from an event loop, notices of changes, waits for a result."""
+"""Shared parts of the verbs: names, descriptions of states, calls from an event loop, notifications, waits for a
+result.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from durable.runtime import Runtime
 
 
 def workflow_named(name: str) -> WorkflowDefinition:
-    """Return the definition of the workflow that has this name, or had it. Raises UnknownWorkflowError."""
+    """Return the workflow's definition, by its name or an earlier one. Raises UnknownWorkflowError."""
     try:
         return registry.get(name)
     except UnknownWorkflowError:
@@ -52,7 +54,7 @@ def is_of_workflow(found: str, workflow: str) -> bool:
 
 
 def check_served(queue: str) -> str:
-    """Return the queue if workers can serve it. Raises TypeError, and ValueError for one that the settings lack."""
+    """Return the queue if workers can serve it. Raises TypeError, and ValueError for a queue that the settings lack."""
     known = redis_clients.queue_names()
     if check_queue(queue) not in known:
         runtime.current().store.learn_queues()
@@ -64,7 +66,7 @@ def check_served(queue: str) -> str:
 
 
 def describe_state(run: RunRecord, now: datetime) -> str:
-    """Return the run's state, what it waits for, and what to do about it if something must be done."""
+    """Describe the run's state, what it waits for and, if necessary, what to do about it."""
     return f"{_where(run, now)}. `manage.py durable why {run.id}` says more"
 
 
@@ -101,7 +103,7 @@ async def run_sync(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwarg
 
     The call runs in the thread in which Django runs all synchronous code of the request or the loop, so it belongs to
     the transaction that is open there, and must not block for long. No other code maintains that thread's connections:
-    outside a request no Django signal closes them, and a connection that PostgreSQL has cut fails for ever. So a
+    outside a request no Django signal closes them, and a connection that PostgreSQL has cut fails forever. So a
     connection that the call opens is closed at its end, whatever CONN_MAX_AGE says, and one that the server has cut is
     replaced before the call uses it. Connections inside a transaction, for example a test's, are left alone.
     """
@@ -114,7 +116,7 @@ async def run_sync(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwarg
 
 
 def in_async(method: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Return the twin of a blocking method or function, to be awaited: it has the same parameters and outcome."""
+    """Return an async version of a blocking method or function, with the same parameters and outcome."""
 
     async def called(*args: P.args, **kwargs: P.kwargs) -> R:
         return await run_sync(method, *args, **kwargs)
@@ -143,7 +145,9 @@ def _connections_as_found() -> Iterator[None]:
 
 
 def _may_be_cut(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the server may have closed the session, without a round trip: an idle socket has no data."""
+    """Return whether the server may have closed the session; no round trip: the socket of an idle session has no data
+    to read.
+    """
     if connection.errors_occurred:
         return True
     try:
@@ -159,7 +163,7 @@ def _may_be_cut(connection: BaseDatabaseWrapper) -> bool:
 
 
 T = TypeVar("T")
-#: A wait in progress: yields the seconds to pause before the next look, and returns the result.
+#: A wait in progress: yields the seconds to pause before the next query, and returns the result.
 Waiting: TypeAlias = Generator[float, None, T]
 
 logger = logging.getLogger("durable.operations")
@@ -170,7 +174,7 @@ IN_TRANSACTION = (
     "that commits: wait after it"
 )
 UNENDED = tuple(each for each in RunState if each not in ENDED)
-_LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first interval, the longest one
+_LOOK_EVERY = (0.01, 0.5)  # seconds between two queries for a result: the first interval, the longest one
 
 
 def require_step(action: str, remedy: str) -> None:
@@ -180,7 +184,7 @@ def require_step(action: str, remedy: str) -> None:
 
 
 def announce(at: Runtime, queue: str, wake_at: datetime | None) -> None:
-    """Notify workers that a run is due, or timers of the moment when it becomes due."""
+    """Notify workers if a run is due now, or timers if it becomes due later."""
     if wake_at is None:
         return
     if wake_at <= at.now():
@@ -190,7 +194,9 @@ def announce(at: Runtime, queue: str, wake_at: datetime | None) -> None:
 
 
 def announce_parent(at: Runtime, run: RunRecord) -> None:
-    """Notify workers of what the end of this run may have made due: its parent, and a child whose turn has come."""
+    """Notify the queues of runs that the end of this run may have made due: its parent, and a child that got its
+    turn.
+    """
     if run.state in ENDED and run.parent_id is not None and (parent := at.store.get(run.parent_id)) is not None:
         announce(at, parent.queue, parent.wake_at)
         at.notify({run.queue})
@@ -203,7 +209,7 @@ def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> Non
 
 
 def check_not_an_order(workflow: str, action: str) -> None:
-    """Raise BulkOrderError if the workflow is the one that performs bulks: it acts with another user's permissions."""
+    """Raise BulkOrderError for the workflow that performs bulks: it acts with another user's permissions."""
     if workflow == BULK:
         raise BulkOrderError(action, workflow)
 
@@ -224,12 +230,12 @@ def send_run_changed(at: Runtime, runs: Sequence[RunRecord], previous: str) -> N
 def waiting(
     look: Callable[[], T | None], timeout: Duration | None, problem: str, describe: Callable[[], str]
 ) -> Waiting[T]:
-    """Call `look` at growing intervals until it returns something; that is the generator's value.
+    """Call `look` at growing intervals until it returns a result, and return that.
 
-    Yields the seconds to pause before the next look. After `timeout` raises TimeoutError with `problem` and, in
-    the words of `describe()`, the run's state. Inside a transaction the error names that transaction as the likely
-    reason instead; if the caller would wait for ever, the error is raised at once. The pauses count as well as the
-    clock, which a test may have stopped.
+    Yields the seconds to pause before the next call. After `timeout`, raises TimeoutError with `problem` and, from
+    `describe()`, the run's state. Inside a transaction the error names that transaction as the likely reason, and is
+    raised at once if the caller would wait forever. The pauses count in addition to the clock, which a test may have
+    stopped.
     """
     limit = None if timeout is None else parse_remaining(timeout, "a timeout").total_seconds()
     began, paused = time.monotonic(), 0.0
@@ -265,7 +271,7 @@ def wait_for(waiting: Waiting[T]) -> T:
 async def await_for(waiting: Waiting[T]) -> T:
     """Perform a wait from an event loop.
 
-    Each look is a short call, and no thread or connection is held between two looks.
+    Each query is a short call; no thread or connection is held between two of them.
     """
     at = runtime.current()
 

@@ -1,10 +1,9 @@
-"""The runs of a selection that a bulk would act on: how many, of which workflows, how many it would leave alone, and
-which children their replays would start again.
+"""Counts of a bulk's selection: the runs that it would act on, by workflow, those that it would leave alone, and the
+children that its replays would start again.
 
 A selection that can count itself (`Countable`) is counted along the database's indexes. Any other selection is read
-page by page, up to `MAX_COUNTED` runs. Of children, a run without any costs a share of two statements. A run with
-children is planned as its replay would be, up to a number of them: what was counted is exact, and the note says for how
-many runs it was counted.
+page by page, up to `MAX_COUNTED` runs. To count children, the replays of a limited number of runs with children are
+planned. That count is exact, and the note says for how many runs it was made.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_COUNTED: Final = 10_000  # eligible runs; beyond them the number is "more th
 _STATES: Final = {**ALLOWED, "replay": (RunState.FAILED,)}  # a bulk replays from where runs have failed
 GRAVE: Final = frozenset({"cancel"})  # verbs that cannot be taken back
 _PAGE: Final = 200  # runs of a page of a selection that cannot count itself
-_LOOKS: Final = 100  # pages that are read of it: a page of a selection may hold few runs
+_LOOKS: Final = 100  # pages to read of it: a page of a selection may hold few runs
 _SHOWN: Final = 10  # ids
 
 
@@ -60,7 +59,7 @@ class Countable(Protocol):
         """Whether no condition limits the selection."""
 
     def tally(self, states: Collection[str], most: int) -> Tally:
-        """Count the runs: in `states` by workflow, in other states by state alone; up to `most` of each state."""
+        """Count the runs, up to `most` of each state: those in `states` by workflow, others by state alone."""
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return up to `limit` ids of runs in `states`."""
@@ -71,7 +70,7 @@ class Narrowed(Protocol):
     """A selection of runs that can be limited to some states."""
 
     def narrowed(self, states: Collection[str]) -> Selection:
-        """Return the selection of those of the runs that are in one of these states when a page is read."""
+        """Return the selection of those runs that are in one of these states when a page is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +79,8 @@ class Eligibility:
 
     `count` is exact unless `is_capped`: there are more, or may be more where the selection could not be counted to its
     end. `by_workflow` has the numbers by workflow, the largest first; it is empty if the workflows are not known.
-    `left_alone` has the numbers of the other selected runs by state, the state "" for ids that no run has;
-    `is_rest_capped` says that there are or may be more of these. `shown` holds the first few eligible ids.
+    `left_alone` has the numbers of the other selected runs by state ("" for ids that no run has); `is_rest_capped`:
+    there are, or may be, more of these. `shown` holds the first few eligible ids.
     """
 
     count: int
@@ -129,7 +128,7 @@ def count(verb: str, selection: Selection) -> Eligibility:
 def check_expected(verb: str, selection: Selection, expected: int) -> None:
     """Raise BulkCountError unless the selection has exactly `expected` runs that allow the verb now.
 
-    More than MAX_COUNTED runs are expected as MAX_COUNTED.
+    More than MAX_COUNTED runs count as MAX_COUNTED.
     """
     found = count(verb, selection)
     if found.count != expected:
@@ -151,17 +150,17 @@ def _read(selection: Selection, allowed: Collection[str]) -> tuple[Tally, Sequen
     return Tally(numbers=numbers, partial=frozenset(unread)), shown
 
 
-LOOKED_AT: Final = 500  # runs of a selection whose children are looked for
+LOOKED_AT: Final = 500  # runs of a selection that are examined for children
 PLANNED: Final = 20  # runs with children that are planned
 _SHORT: Final = 1_000  # entries of a history that is read with others
 _SIZE: Final = 512 * 1024  # bytes of values of such a history
-_LONG: Final = 10  # so many short histories cost what a long one does
+_LONG: Final = 10  # this many short histories cost as much as a long one
 _ENTRIES_PAGE: Final = 100  # runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkStarts:
-    """The children that replays of failed runs, each from where it failed, start again.
+    """The children that replays of failed runs start again, each replay from where its run failed.
 
     `looked_at` runs were examined: `parents` of them start `children` children again, by workflow in `workflows`, the
     most frequent first. They are new runs with new idempotency keys. `is_partial`: there are or may be more runs, and
@@ -192,9 +191,9 @@ class BulkStarts:
 
 
 class StartsCounter:
-    """A counter of what replays start again.
+    """Counts the children that replays start again.
 
-    It takes failed runs a page at a time, until `most` runs with children were planned.
+    Takes failed runs a page at a time, until `most` runs with children were planned.
     """
 
     def __init__(self, most: int = PLANNED) -> None:
@@ -205,9 +204,9 @@ class StartsCounter:
         self._numbers: Counter[str] = Counter()
 
     def add(self, ids: Sequence[str]) -> dict[str, int]:
-        """Return the numbers of children by the ids of the runs that were examined; of others nothing is known.
+        """Return, by run, the numbers of children for the runs that were examined.
 
-        Once a run was left out, so are all that follow. A run that is not failed starts nothing. Four statements and
+        Once a run is left out, all later ones are too. A run that has not failed starts nothing. Four statements, and
         two to eight for each run that starts children again.
         """
         if self.is_over or not ids:
@@ -237,7 +236,7 @@ class StartsCounter:
         return found
 
     def counted(self, runs: int | str, *, is_partial: bool = False) -> BulkStarts:
-        """Return what was found. `runs` is the number of all runs, in words where it is not known."""
+        """Return the counts. `runs` is the number of all runs, in words if it is not known."""
         return BulkStarts(
             looked_at=self.looked_at,
             parents=self.parents,
@@ -249,16 +248,16 @@ class StartsCounter:
 
 
 def starts_of_run(run_id: str) -> BulkStarts:
-    """Return what the replay of one run, from where it failed, starts again."""
+    """Count the children that the replay of one run, from where it failed, starts again."""
     counter = StartsCounter()
     counter.add([run_id])
     return counter.counted(1)
 
 
 def starts_of_bulk(verb: str, selection: Selection, eligible: Eligibility, *, most: int = PLANNED) -> BulkStarts | None:
-    """Return what a bulk starts again, whose runs were counted as `eligible`; None of a verb that starts no run again.
+    """Count the children that a bulk with these eligible runs starts again; None for a verb that starts none.
 
-    At most `LOOKED_AT` runs are examined, and `most` of those with children.
+    Examines at most `LOOKED_AT` runs, and at most `most` with children.
     """
     if verb != "replay":
         return None
@@ -287,9 +286,9 @@ def _pages(selection: Selection, allowed: frozenset[str]) -> Iterator[Sequence[s
 
 
 def _numbers(at: Runtime, run: RunRecord, entries: Iterable[EntryRecord]) -> Iterator[tuple[str, int]]:
-    """Yield how many children the replay of a run from where it failed starts again, by workflow.
+    """Yield how many children the replay of a run, from where it failed, starts again, by workflow.
 
-    Yield nothing if that replay is refused.
+    Yields nothing if that replay is refused.
     """
     location = failed_at(run.error, run.origins)
     if not location:

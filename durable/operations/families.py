@@ -13,7 +13,7 @@ from durable.operations.queries import children, record
 
 @dataclass(frozen=True, slots=True)
 class ChildrenFirst:
-    """A selection of runs by their ids: children, and then their parent on a page of its own if `parent` is not ""."""
+    """A selection of runs by ids: children and then, unless `parent` is "", their parent on a page of its own."""
 
     ids: tuple[str, ...]
     parent: str = ""
@@ -24,7 +24,7 @@ class ChildrenFirst:
         return len(self.ids) + bool(self.parent)
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """Return the ids from a position on; the parent's position is behind all of them."""
+        """Return the ids from a position on; the parent comes after all children."""
         begin = 0 if cursor is None else int(cursor)
         if begin >= len(self.ids):
             return [self.parent] if self.parent else [], None
@@ -37,7 +37,7 @@ def recover_children(
 ) -> bulk.BulkReport:
     """Recover the run's failed children, of one group or all, and then the run if it has failed too.
 
-    The current actor acts, as in `durable.operations.bulk.apply`, which says what `canary` and `rate` do. More than 100
+    The current actor acts, as in `durable.operations.bulk.apply`, which describes `canary` and `rate`. More than 100
     runs are recovered in the background. Raises RunNotFoundError, and what `apply` raises.
     """
     failed = children(run_id, RunState.FAILED.value, group)

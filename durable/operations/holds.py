@@ -1,7 +1,7 @@
 """Holds: pause and resume a queue, and hold and release the new starts of a workflow.
 
-A paused queue's runs are not claimed; passes that are under way go on to their next park. A run that is started while
-its workflow is held is created, paused, with a summary that names the hold.
+The runs of a paused queue are not claimed; passes under way continue until they park. A run that is started while its
+workflow is held is created as paused, with a summary that names the hold.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from durable.runtime import Runtime
 if TYPE_CHECKING:
     from durable.definitions import Workflow
 
-#: Seconds for which a release resumes runs itself; the sweep resumes the others.
+#: Seconds during which a release itself resumes runs; the sweep resumes the others.
 RELEASE_FOR: Final = 5.0
-_AT_ONCE: Final = 100  # runs of one look
+_AT_ONCE: Final = 100  # runs of one query
 
 
 def pause_queue(queue: str) -> Hold:
-    """Let no worker claim runs of this queue until it is resumed. Passes under way go on to their next park.
+    """Pause the queue: no worker claims its runs until it is resumed. Passes under way continue until they park.
 
     Raises OperationDeniedError, HoldError if it is paused already, and ValueError for an unknown queue.
     """
@@ -41,7 +41,7 @@ def pause_queue(queue: str) -> Hold:
 
 
 def resume_queue(queue: str) -> None:
-    """Let workers claim runs of this queue again, at once.
+    """Resume the queue: workers claim its runs again, at once.
 
     Raises OperationDeniedError, HoldError if it is not paused, and ValueError for an unknown queue.
     """
@@ -51,7 +51,7 @@ def resume_queue(queue: str) -> None:
 
 
 def hold_starts(workflow: str | Workflow[..., Any]) -> Hold:
-    """Let new runs of this workflow wait, paused, until the workflow is released. Runs that exist go on.
+    """Hold the workflow: its new runs wait, paused, until it is released. Existing runs continue.
 
     Raises OperationDeniedError, HoldError if it is held already, and ValueError for an unknown workflow.
     """
@@ -59,7 +59,7 @@ def hold_starts(workflow: str | Workflow[..., Any]) -> Hold:
 
 
 def release_starts(workflow: str | Workflow[..., Any]) -> int:
-    """Let new runs of this workflow start again, and resume those that the hold has paused and no others.
+    """Release the workflow: new runs start again, and the runs that the hold has paused are resumed.
 
     Return how many were resumed by this call; if there are many, the sweep resumes the rest within minutes. Raises
     OperationDeniedError, HoldError if it is not held, and ValueError for an unknown workflow.
@@ -79,7 +79,7 @@ def release_starts(workflow: str | Workflow[..., Any]) -> int:
 
 
 def revision_of(hold: Hold | None) -> str:
-    """Return an opaque text for the hold that an operator saw, None for none, for `acting_as(expected=)`."""
+    """Return an opaque text for the hold (or None) that an operator saw, for `acting_as(expected=)`."""
     return "free" if hold is None else f"held {hold.held_at.isoformat()}"
 
 
@@ -102,7 +102,7 @@ def _hold(action: str, kind: HoldKind, name: str) -> Hold:
 def _lift(at: Runtime, action: str, kind: HoldKind, name: str) -> None:
     with audited(at, action, "", subject=(kind, name)) as by, at.store.transaction():
         found = at.store.held(kind, name)
-        if found is None:  # a hold of a name that is unknown by now can be lifted
+        if found is None:  # a hold can be lifted even if its name is unknown by now
             _check_known(action, kind, name)
         _check_seen(by.acting.expected if by.acting is not None else None, kind, name, found)
         if not at.store.lift(kind, name):
@@ -139,7 +139,7 @@ _NO_MORE: Final = {
 
 
 def _others(at: Runtime, kind: HoldKind, name: str) -> list[str]:
-    """Return the other names of what is held: code starts runs under any name that a migration has given it."""
+    """Return the other names of the held queue or workflow: code starts runs under any name given by a migration."""
     at.store.learn_names()
     names = names_of_workflow(name) if kind is HoldKind.WORKFLOW else names_of_queue(name)
     return [each for each in names if each != name]
@@ -150,7 +150,7 @@ def _named(kind: HoldKind, name: str) -> str:
 
 
 def _by(hold: Hold | None) -> str:
-    """Return since when the hold is there, by whom and why; "" without one."""
+    """Say since when, by whom and why the queue or workflow is held; "" if it is not."""
     if hold is None:
         return ""
     text = gettext_noop(", since {when} by {who}{reason}") if hold.held_by else gettext_noop(", since {when}{reason}")
@@ -169,7 +169,7 @@ def _check_seen(expected: str | None, kind: HoldKind, name: str, found: Hold | N
 
 
 def _check_known(action: str, kind: HoldKind, name: str) -> None:
-    """Raise ValueError for a name that no worker, workflow or run has: it is probably mistyped."""
+    """Raise ValueError for a name that no worker, workflow or run uses: it is probably mistyped."""
     runs = Run.objects.using(conf.DATABASE)
     if kind is HoldKind.QUEUE:
         check_queue(name)

@@ -1,4 +1,4 @@
-"""Idempotent requests: perform the change for a key once, and give the same answer to each repetition.
+"""Idempotent requests: perform the change of a key once, and give each repetition the same answer.
 
 The key, the change and the answer are one transaction. A second request with the same key waits until that transaction
 ends. A request after a crash finds either the key and the change, or neither.
@@ -47,7 +47,7 @@ class Answer:
 
 
 def once(*, owner: str, key: str, fingerprint: str, perform: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """Return the answer of `perform`, or the stored answer if `owner` used this key before; and whether it was stored.
+    """Return the answer of `perform`, or the stored one if `owner` has used this key before; and which of these it is.
 
     `fingerprint` identifies the request, in up to 64 characters. If `perform` raises, the error propagates, nothing is
     stored and the key is free again. Raises KeyReusedError if the key was stored with another fingerprint.
@@ -65,7 +65,7 @@ def once(*, owner: str, key: str, fingerprint: str, perform: Callable[[], Answer
 
 
 def _claimed(owner: str, key: str, fingerprint: str, now: datetime) -> IdempotencyKey | None:
-    """Return the key's row if this request may fill it, locked until the transaction ends; else None."""
+    """Return the key's row, locked, if this request may fill it; else None."""
     keys = IdempotencyKey.objects.using(conf.DATABASE)
     claim = str(uuid.uuid4())
     row = IdempotencyKey(owner=owner, key=key, fingerprint=fingerprint, claim=claim, created_at=now)

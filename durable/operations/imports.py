@@ -1,9 +1,8 @@
-"""Import a recorded run of another database, to be looked at: it rests until an operator says otherwise.
+"""Import a recorded run of another database for inspection: it does not run unless an operator resumes it.
 
-A file may be written by anybody, and a rollback calls the handlers that are recorded. So the handlers that an imported
-history may name are those that the code at hand gives to steps of that name: what the file names is compared with the
-source of the workflow's module, and of the modules of the same package from which it takes names. Nothing is executed
-and nothing is imported.
+Anybody may have written the file, and a rollback calls the recorded handlers. So an imported step may only name a
+handler that the code here gives to a step of that name. The names are compared with the source of the workflow's
+module, and of the modules in its package from which it imports names. Nothing is executed or imported.
 """
 
 from __future__ import annotations
@@ -45,21 +44,23 @@ _STEPS: Final = frozenset({"step", "try_step"})
 
 
 class LeftOut(NamedTuple):
-    """A step of an imported history, and its handler, which is not imported."""
+    """A step of an imported history, and its handler, which was not imported."""
 
     location: str
     handler: str
 
 
 class _Named(NamedTuple):
-    """A handler that code gives to a step; `step` is None where the source does not say the step's name."""
+    """A handler that code gives to a step; `step` is None if the source does not show the step's name."""
 
     handler: str
     step: str | None
 
 
 def without_foreign_handlers(workflow: str, entries: Sequence[EntryRecord]) -> tuple[list[EntryRecord], list[LeftOut]]:
-    """Return the entries without the handlers that the code of the workflow does not name there, and those handlers."""
+    """Return the entries without the handlers that the workflow's code does not give to these steps; and those
+    handlers.
+    """
     named: frozenset[_Named] | None = None
     kept: list[EntryRecord] = []
     left_out: list[LeftOut] = []
@@ -80,7 +81,7 @@ def _may_be(handler: str, step: str, named: frozenset[_Named]) -> bool:
 
 
 def _named_by(workflow: str) -> frozenset[_Named]:
-    """Return the handlers that the code of a workflow names; none for a workflow that this process does not know."""
+    """Return the handlers named in a workflow's code; none for a workflow that this process does not know."""
     try:
         function = registry.get(workflow).function
     except registry.UnknownWorkflowError:
@@ -90,7 +91,7 @@ def _named_by(workflow: str) -> frozenset[_Named]:
 
 
 def _modules_around(first: ModuleType | None) -> Iterator[ModuleType]:
-    """Yield a module, and those of its package from whose names its code may take steps."""
+    """Yield a module, and the modules of its package from which it may import steps."""
     waiting, seen = [] if first is None else [first], set[str]()
     while waiting and len(seen) < _MOST:
         module = waiting.pop()
@@ -117,7 +118,7 @@ def _named_in(module: ModuleType) -> Iterator[_Named]:
 
 
 def _step_of(call: ast.AST) -> str | None:
-    """Return the name of the step that a call makes, if the source says it."""
+    """Return the name of the step that a call makes, if the source shows it."""
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _STEPS and call.args:
         first = call.args[0]
         return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
@@ -125,7 +126,7 @@ def _step_of(call: ast.AST) -> str | None:
 
 
 def _name_of(node: ast.expr, module: ModuleType) -> str | None:
-    """Return the name under which the function of an expression such as `bank.refund` is recorded."""
+    """Return the recorded name of the function in an expression such as `bank.refund`."""
     path: list[str] = []
     while isinstance(node, ast.Attribute):
         path.insert(0, node.attr)
@@ -151,7 +152,7 @@ class Imported(NamedTuple):
 
 
 _ACTION = "import"
-_ORIGIN = 1_000  # characters that the log keeps of where a run comes from
+_ORIGIN = 1_000  # characters of a run's origin in the log
 _KINDS = frozenset(EntryKind)
 
 
@@ -168,11 +169,11 @@ def import_run(
 ) -> Imported:
     """Store a recorded run under its id, with its history and its inbox. Return the run, and whether it is new.
 
-    An open run is paused, so that no worker takes it up. It has no parent, no key, no deadline and no slot of a limit,
-    and nothing is announced. `tags` are those of the run, `tags_at_start` those that its start has given, both as they
-    are stored. `origin` says where it comes from, for the audit log; `digest` names the content. With
-    `is_trial` everything is checked and nothing is stored. A rollback handler that the code at hand does not give to
-    the step is left out (`durable.operations.imports`): a rollback would call it with what the file says.
+    An open run is stored as paused, so that no worker claims it. It has no parent, key, deadline or slot of a limit,
+    and no signal is sent. `tags` are the run's, `tags_at_start` those given by its start, both in stored form. `origin`
+    says where the run comes from, for the audit log; `digest` identifies the content. With `is_trial` everything is
+    checked and nothing is stored. A rollback handler that the code here does not give to the step is left out: a
+    rollback would call it with arguments from the file.
 
     Raises RunConflictError for an id that is taken, unless this content was imported under it; ValueError for records
     that cannot be stored, BulkOrderError for a run that performs a bulk, OperationDeniedError.
@@ -210,7 +211,7 @@ def import_run(
 
 @contextmanager
 def _refusing(run_id: str) -> Iterator[None]:
-    """Raise ValueError where the database refuses the records for one of its constraints."""
+    """Raise ValueError if the database refuses the records because of a constraint."""
     try:
         yield
     except (IntegrityError, DataError) as error:
@@ -219,7 +220,7 @@ def _refusing(run_id: str) -> Iterator[None]:
 
 
 def _at_rest(run: RunRecord) -> RunRecord:
-    """Return the run as no worker takes it up, without what belongs to the database that it comes from."""
+    """Return the run in a form that no worker claims, without what belongs to its original database."""
     resting = replace(
         run,
         fence=max(run.fence, 1),  # it has a history to load
@@ -243,7 +244,7 @@ def _with_tags(run: RunRecord, tags: Mapping[str, str] | None) -> RunRecord:
 
 
 def _check(run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Message]) -> None:
-    """Raise ValueError or TypeError for records that the tables do not take."""
+    """Raise ValueError or TypeError for records that the tables cannot hold."""
     check_id(run.id)
     check_queue(run.queue)
     if not run.workflow.isprintable():
@@ -269,7 +270,7 @@ def _check(run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Me
 
 
 def _check_fits(record: object, model: type[Model]) -> None:
-    """Raise ValueError for a name, a number or a time that its column does not hold."""
+    """Raise ValueError for a name, a number or a time that does not fit its column."""
     for field in model._meta.fields:
         if isinstance(field, NameField | IntegerField) and hasattr(record, field.name):
             value = getattr(record, field.name)

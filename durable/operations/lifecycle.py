@@ -1,4 +1,4 @@
-"""Steering runs: each verb is one change, decided and made under the run's lock."""
+"""The verbs that steer a run: each is one change, decided and made under the run's lock."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _woken(entry: EntryRecord, end_sleeps: bool, now: datetime) -> EntryRecord |
 
 
 def move(run_id: str, *, queue: str) -> None:
-    """Put the run into another queue, whose workers take it from now on; a worker that has it finishes its pass.
+    """Move the run to another queue, whose workers claim it from now on. A worker that has it finishes its pass.
 
     Its children stay in their queues. Raises ValueError for a queue that no worker can serve, and
     InvalidTransitionError if the run has ended or is in that queue.
@@ -145,17 +145,18 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False, interrupt: 
 
 
 def abandon(run_id: str, *, location: str = "") -> None:
-    """Abandon the attempt that runs at `location`, or all that run: its worker interrupts it as its timeout would.
+    """Abandon the running attempt at `location`, or all running attempts: the worker interrupts it as its timeout
+    would.
 
-    The attempt then counts as failed with AttemptAbandonedError, and the step's own policy decides about the next one.
-    A function that cannot be interrupted goes on: after ten seconds the worker gives the run up, and can record nothing
-    more of it. Raises InvalidTransitionError if no step has run for more than a second.
+    The attempt then counts as failed with AttemptAbandonedError, and the step's policy decides about the next one. If
+    the function cannot be interrupted, the worker gives the run up after ten seconds, and can record nothing more of
+    it. Raises InvalidTransitionError if no step has run for more than a second.
     """
     _ask(run_id, "abandon", location, abandon=True)
 
 
 def take_stack(run_id: str, *, location: str = "") -> None:
-    """Ask the run's worker for the stack of the step that runs at `location`, or of all that run.
+    """Ask the run's worker for the stack of the step running at `location`, or of all running steps.
 
     It answers within a few seconds (`durable.inspection.activities.read_stack`). Raises InvalidTransitionError if no
     step has run for more than a second.
@@ -192,8 +193,8 @@ def _ask(run_id: str, action: str, location: str, *, stack: bool = False, abando
 def recover(run_id: str) -> None:
     """Continue a failed run: the failed operation is tried again, and compensated steps are executed again.
 
-    Children whose failures made it fail are recovered with it, in the same transaction; cancelled ones are started
-    anew. Of a map with more than a hundred failed children, the run's next pass recovers the others, in batches.
+    Children that made it fail are recovered with it, in the same transaction; cancelled ones are started anew. If more
+    than a hundred children of a map have failed, the run's next pass recovers the others in batches.
     """
     at = runtime.current()
 
@@ -209,7 +210,7 @@ def recover(run_id: str) -> None:
 
 
 def _check_not_its_children(at: Runtime, run: RunRecord) -> None:
-    """Raise InvalidTransitionError, which says how to recover them, if a completed run has failed children.
+    """Raise InvalidTransitionError if a completed run has failed children; the error says how to recover them.
 
     A restart, which is the advice for other ended runs, would do the work of all its children again.
     """
@@ -235,7 +236,7 @@ def _check_not_its_children(at: Runtime, run: RunRecord) -> None:
 
 
 def _acting() -> dict[str, Any]:
-    """Return what a pass writes into the audit log of children that it recovers for the current actor."""
+    """Return the current actor's columns for audit rows that a pass writes when it recovers children."""
     acting = audit.acting()
     actor = audit.code_actor() if acting is None else acting.actor
     return {
@@ -257,9 +258,9 @@ def _changed(
     detail: Callable[[], str] = str,
     is_consequence: bool = False,
 ) -> None:
-    """Make an audited change. The log has `detail()`, or else what the change requests of the worker.
+    """Make an audited change. The log's detail is `detail()`, or else the request that the change makes of the worker.
 
-    `is_consequence`: the operator has asked it of another run, and has seen that one.
+    `is_consequence`: the operator requested the change for another run, and has seen only that one.
     """
     previous = ""
     with audited(at, action, run_id, reason=reason) as attribution:
@@ -287,7 +288,7 @@ def _abandoned(locations: Sequence[str]) -> str:
 
 
 def _asked(change: RunChange) -> str:
-    """Return what the log says about a request that the run's state does not show yet."""
+    """Describe, for the log, a request that the run's state does not show yet."""
     request = change.run.get("pending_request")
     return "requested of its worker: takes effect at the next operation" if request else ""
 
@@ -298,7 +299,7 @@ def _is_held(at: Runtime, run: RunRecord) -> bool:
 
 
 def _check_not_being_cancelled(run: RunRecord, action: str, unless: Request | None = None) -> None:
-    """Raise InvalidTransitionError if a cancel is requested that the worker has not reached yet.
+    """Raise InvalidTransitionError if a requested cancel has not reached the worker yet.
 
     The cancel stays in force.
     """

@@ -1,7 +1,7 @@
-"""Limits: set how many slots one allows while runs hold some and wait for others, and take that back.
+"""The verbs on limits: override a limit's number of slots, and revert that.
 
-Code and settings own a number, operators may set another. The code's is written after `migrate`, and at the first use
-of a limit: in a rolling deploy, an old worker does not take back what the new code says.
+Code and settings define the number; operators may override it. The code's number is written after `migrate` and at the
+first use of a limit, so that in a rolling deploy an old worker does not revert the new code's number.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from durable.operations.audit import audited
 
 
 def set_limit(name: str, at_once: int) -> None:
-    """Let the limit allow `at_once` slots of each of its keys, whatever code and settings say, deploys included.
+    """Override the limit's number of slots for each key. The override survives deploys.
 
-    A higher number lets runs that wait go on within about a second. With a lower one, runs that hold a slot keep it.
+    With a higher number, waiting runs continue within about a second. With a lower one, runs that hold a slot keep it.
     Raises OperationDeniedError, UnknownLimitError, StaleLimitError, and ValueError for another number than 0 to
     999,999.
     """
@@ -32,12 +32,12 @@ def set_limit(name: str, at_once: int) -> None:
 
 
 def take_back_limit(name: str) -> None:
-    """Let the limit allow the number again that code or settings gave it. Raises as `set_limit` does."""
+    """Revert the override: the number in code or settings is in force again. Raises as `set_limit` does."""
     _set("take_back_limit", name, None)
 
 
 def declared() -> dict[str, int]:
-    """Return the numbers that the settings and the workflows of this process give their limits, by name."""
+    """Return the numbers of slots that the settings and this process's workflows define, by limit."""
     found: dict[str, int] = {}
     for definition in registry.all():
         if definition.limits is not None and registry.is_discovered(definition.name):
@@ -46,7 +46,7 @@ def declared() -> dict[str, int]:
 
 
 def declared_rates() -> dict[str, Rate]:
-    """Return the rates that the settings and the workflows of this process give their limits, by name."""
+    """Return the rates that the settings and this process's workflows define, by limit."""
     found: dict[str, Rate] = {}
     for definition in registry.all():
         if definition.limits is not None and registry.is_discovered(definition.name):
@@ -56,7 +56,7 @@ def declared_rates() -> dict[str, Rate]:
 
 
 def synchronise() -> list[str]:
-    """Write the numbers and rates of the code; return the names of limits that are new or had others."""
+    """Write the code's numbers and rates; return the names of limits that are new or changed."""
     at = runtime.current()
     with at.store.transaction():
         changed = {name for name, at_once in sorted(declared().items()) if at.store.declare_limit(name, at_once)}
@@ -65,7 +65,7 @@ def synchronise() -> list[str]:
 
 
 def synchronise_after_migrate(sender: AppConfig, using: str, **_: Any) -> None:  # noqa: ARG001
-    """A receiver of `post_migrate`."""
+    """Do the same as a receiver of `post_migrate`."""
     if using == conf.DATABASE and RateLimit._meta.db_table in connections[using].introspection.table_names():
         synchronise()
 

@@ -51,10 +51,10 @@ from durable.runtime import Runtime
 
 logger = logging.getLogger("durable.operations")
 
-#: At most a line each half minute: whoever may send may do so to any id.
+#: At most one log line each half minute: a sender may use any id.
 _log_this = redis_clients.LogThrottle()
 
-#: The states of a message to which its run has given an answer.
+#: The states of a message that its run has answered.
 ANSWERED: Final = frozenset({MessageState.COMPLETED, MessageState.REFUSED})
 
 
@@ -110,7 +110,7 @@ def _logged(message_id: str, queue: str) -> str:
 
 
 def _same(at: Runtime, wanted: OutgoingMessage, found: Message, acting: ActorScope | None) -> Sent:
-    """Return the earlier send. Raises MessageConflictError if the message with the idempotency id is another one."""
+    """Return the earlier send. Raises MessageConflictError if its message differs."""
     if found.id == wanted.id:
         return Sent(found.id, is_new=True)
     assert wanted.idempotency_id is not None
@@ -130,7 +130,7 @@ def _body_of(at: Runtime, run_id: str, message: Message | OutgoingMessage) -> An
 
 
 def _receiver(run_id: str) -> RunRecord:
-    """Return the run. Raises RunNotFoundError; senders often go on then, so operators are told too."""
+    """Return the run. Raises RunNotFoundError, and logs it, because senders often ignore the error."""
     try:
         return record(run_id)
     except RunNotFoundError:
@@ -146,7 +146,7 @@ def _receiver(run_id: str) -> RunRecord:
 def _put(at: Runtime, message: OutgoingMessage, body: Any) -> Message:
     """Put the message into the run's inbox; return it as stored, or the earlier one with its idempotency id.
 
-    The body is compared with what the workflow declares, where this process knows it.
+    The body is checked against the workflow's declaration, if this process knows it.
     """
     run = _receiver(message.to)
     check_not_an_order(run.workflow, "send to")
@@ -166,10 +166,10 @@ def _put(at: Runtime, message: OutgoingMessage, body: Any) -> Message:
 
 
 def delete_message(run_id: str, message_id: str) -> None:
-    """Delete a message that the run has not received. Who waits for its answer goes on waiting.
+    """Delete a message that the run has not received. A caller that waits for its answer keeps waiting.
 
-    Its idempotency id is free again. Raises RunNotFoundError, MessageNotPendingError, and InvalidTransitionError while
-    a worker executes the run, because it may receive the message at any moment.
+    Its idempotency id becomes free. Raises RunNotFoundError, MessageNotPendingError, and InvalidTransitionError while a
+    worker executes the run, because the run may receive the message at any moment.
     """
     at = runtime.current()
     with audited(at, "delete_message", run_id) as attribution:
@@ -177,9 +177,9 @@ def delete_message(run_id: str, message_id: str) -> None:
 
 
 def move_message(run_id: str, message_id: str, to: str) -> None:
-    """Put a message that the run has not received into the inbox of another run, with the same id and at its end.
+    """Move a message that the run has not received to the end of another run's inbox; it keeps its id.
 
-    Raises what `delete_message` raises for the one run and `send` for the other; nothing is done then.
+    Raises the errors of `delete_message` for the first run and of `send` for the other; nothing is done then.
     """
     at = runtime.current()
     with audited(at, "move_message", run_id) as attribution, at.store.transaction():
@@ -187,7 +187,7 @@ def move_message(run_id: str, message_id: str, to: str) -> None:
         if to == run_id:
             raise ValueError(f'the message is in the inbox of the run "{run_id}" already')
         attribution.check_sees(to)
-        for each in sorted((run_id, to)):  # in one order, so that two who move messages do not wait for each other
+        for each in sorted((run_id, to)):  # in one order, so that two operators who move messages do not deadlock
             at.store.change(each, lambda run, _entries: RunChange(run={"change_seq": run.change_seq}))
         message = _taken_out(at, attribution, message_id, f" moved to run {to}")
         body = at.copied(
@@ -248,7 +248,7 @@ def _checked_message_id(idempotency_id: str | None) -> str | None:
 
 
 def ask(run_id: str, queue: str, body: Any, *, timeout: Duration | None, idempotency_id: str | None = None) -> Any:
-    """Send a message and wait for its response. Raises what `send` raises, MessageRefusedError, and TimeoutError.
+    """Send a message and wait for its response. Raises the errors of `send`, MessageRefusedError and TimeoutError.
 
     If the run ends without an answer, RunFailedError, RunCancelledError or TimeoutError is raised at once.
     """
@@ -263,14 +263,14 @@ async def aask(
     timeout: Duration | None,  # noqa: ASYNC109  # the twin of ask()
     idempotency_id: str | None = None,
 ) -> Any:
-    """Do what `ask` does, from an event loop."""
+    """`ask`, from an event loop."""
     return _response(await await_for(_asking(run_id, queue, body, timeout, idempotency_id)))
 
 
 def _asking(
     run_id: str, queue: str, body: Any, timeout: Duration | None, idempotency_id: str | None
 ) -> Waiting[Message]:
-    """Send the message at the first step of the wait, then look for its response."""
+    """Send the message in the first step of the wait, then poll for its response."""
     at = runtime.current()
     left = None if timeout is None else parse_remaining(timeout, "a timeout")  # refused before the message is sent
     message_id = _sent("ask", run_id, queue, body, idempotency_id).id
@@ -308,15 +308,15 @@ _RECEIVING = tuple(each for each in UNENDED if each != RunState.ROLLING_BACK)
 
 
 def start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> Started:
-    """Start a run with the request's key unless one is open, and send it the message: both or nothing.
+    """Send a message to the open run with the request's key; if there is none, start it in the same transaction.
 
-    Raises what `start` and `send` raise, and InvalidTransitionError for an open run that is being cancelled or
-    compensated: it has the key until it has ended, and would not receive the message.
+    Raises the errors of `start` and `send`, and InvalidTransitionError if the open run is being cancelled or
+    compensated: it has the key until its end, but would not receive the message.
     """
     assert request.key is not None
     try:
         return _start_or_send(request, call, queue, body)
-    except StartRefusedError as refusal:  # what `start` has noted was rolled back
+    except StartRefusedError as refusal:  # what `start` had recorded was rolled back
         note_refused(runtime.current(), refusal)
         raise
 
@@ -339,7 +339,7 @@ def _start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> 
 
 
 def _noted(at: Runtime, request: StartRequest, call: Call, started: Started, message_id: str) -> KeyedSend:
-    """Return the message, with the input of the run that it would have started."""
+    """Return the record of the message, with the input of the run that it would have started."""
     if started.is_new:
         return KeyedSend(message_id=message_id, run_id=started.id, was_first=True)
     _, args, kwargs = call

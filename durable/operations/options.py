@@ -1,4 +1,4 @@
-"""What an option of a verb or of a start is. Surfaces make fields and arguments of it; only they know how."""
+"""The options of verbs and starts. Each surface makes form fields or arguments of them in its own way."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def _as_given(value: Any) -> Any:
 
 
 def as_shell_help(sentence: str) -> str:
-    """Return a sentence of REST's document as the help of an argument: no sentence."""
+    """Return a sentence from REST's document as the help text of an argument: without capital and full stop."""
     return f"{sentence[:1].lower()}{sentence[1:].removesuffix('.')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of a verb or of a start; without a default it has to be given.
+    """An option of a verb or of a start; required if it has no default.
 
-    `label` and `help` are those of the field on a page. `does` is a sentence for REST, and for the command line, unless
-    `on_shell` has other words. `metavar` stands for its value there. `read` makes of a value what the operation keeps.
+    `label` and `help` belong to the field on a page. `does` is a sentence for REST, and for the command line unless
+    `on_shell` is given. `metavar` stands for the value there. `read` converts a value for the operation.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Option:
 
     @property
     def shell_help(self) -> str:
-        """What the command line says of it: no sentence."""
+        """The help text of the command line, without capital and full stop."""
         return self.on_shell or as_shell_help(self.does)
 
 
@@ -58,7 +58,7 @@ class Flag(Option):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text(Option):
-    """A text. `check` raises TypeError or ValueError for what it cannot be."""
+    """A text. `check` raises TypeError or ValueError for an invalid one."""
 
     longest: int = MAX_ID
     shortest: int = 0
@@ -92,13 +92,13 @@ class Decimal(Option):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneOf(Option):
-    """One of the texts that are the keys of `words`: what a page says of each; under "", of none of them."""
+    """One of the keys of `words`, whose values are the labels on a page; "" labels the choice of none."""
 
     words: Mapping[str, StrPromise | str]
 
     @property
     def values(self) -> list[str]:
-        """The texts."""
+        """The allowed texts."""
         return [each for each in self.words if each]
 
 
@@ -119,4 +119,4 @@ class Tags(Option):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Until(Option):
-    """A moment in the future. People say for how long: pages and the command line take a `duration`."""
+    """A moment in the future. On pages and the command line, people give a `duration` instead."""

@@ -1,4 +1,4 @@
-"""Pruning by hand: an operator requests at once what the sweep does by itself as `RETENTION` says."""
+"""Pruning by hand: an operator runs at once what the sweep does by itself, by the setting `RETENTION`."""
 
 from __future__ import annotations
 

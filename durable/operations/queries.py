@@ -1,4 +1,4 @@
-"""Reading runs: a snapshot, the history, two histories side by side, and the result, waited for."""
+"""Queries of runs: a snapshot, the history, a comparison of two histories, and a wait for the result."""
 
 from __future__ import annotations
 
@@ -64,10 +64,9 @@ class RunInfo:
 
     @classmethod
     def of(cls, row: Run | RunRecord, *, summary: str | None = None) -> Self:
-        """Return the view of a row that was already read, a `durable.models.Run`; no query.
+        """Return the snapshot of a row that was already read, a `durable.models.Run`; no query.
 
-        `summary` is the text to show, None for that of the row, which does not have the number of children that are
-        left.
+        `summary` replaces the row's text, which lacks the number of children still to be cancelled; None keeps it.
         """
         return cls(
             id=row.id,
@@ -154,8 +153,8 @@ def _with_error(branch: dict[str, Any]) -> dict[str, Any]:
 class HistoryDifference:
     """A place at which two runs differ. A side is None if its run has nothing there.
 
-    `differs` names what is not the same: "place" if only one run has it, else "status", "attempts", "error" (its type
-    or message), "output" and "given by hand" (the output of one of them).
+    `differs` names the differences: "place" if only one run has it, else "status", "attempts", "error" (its type or
+    message), "output" and "given by hand" (the output of one of them).
     """
 
     location: str
@@ -165,7 +164,9 @@ class HistoryDifference:
 
 
 def differences(left: Iterable[HistoryEntry], right: Iterable[HistoryEntry]) -> list[HistoryDifference]:
-    """Return the places at which two histories differ: those of the left one in its order, then the right one's own."""
+    """Return the places at which two histories differ, in the order of the left one; then those only in the right
+    one.
+    """
     sides = [{each.location: each for each in side} for side in (left, right)]
     found = []
     for location in dict.fromkeys([*sides[0], *sides[1]]):
@@ -223,17 +224,17 @@ def waiting_for(run_id: str) -> list[str] | None:
 
 
 def parent(run_id: str) -> str | None:
-    """Return the id of the run whose code started this one, as a child or in a step; None if there is none."""
+    """Return the id of the run whose code started this one, as a child or in a step; or None."""
     return record(run_id).parent_id
 
 
 def passed_on_to(run_id: str) -> str | None:
-    """Return the id of the run that has got what was sent to this one's key and what it has not received, or None."""
+    """Return the id of the run that has taken over this run's unreceived messages, or None."""
     return runtime.current().store.followed_by(_checked(run_id))
 
 
 def children(run_id: str, state: str | None, group: str | None) -> list[str]:
-    """Return the ids of the run's children in the order of their starts, in this state, of this group."""
+    """Return the ids of the run's children in this state and group, in the order of their starts."""
     if state is not None:
         RunState(state)  # raises ValueError for an unknown one
     found = runtime.current().store.children_of(_checked(run_id), state, group)
@@ -243,7 +244,7 @@ def children(run_id: str, state: str | None, group: str | None) -> list[str]:
 
 
 def child_counts(run_id: str, group: str | None) -> dict[str, int]:
-    """Return how many children of the run, of this group, are in each state, in the order of `RunState`."""
+    """Count the children of the run, or of this group, in each state, in the order of `RunState`."""
     found = runtime.current().store.count_children(_checked(run_id), group)
     if not found:
         record(run_id)
@@ -259,12 +260,12 @@ def tags(run_id: str) -> dict[str, str]:
 
 
 def summary(run_id: str) -> str:
-    """Return what the run does, waits for, or how it ended, in one line. One query more for a run that has ended."""
+    """Return in one line what the run does, waits for, or how it ended. One more query for a run that has ended."""
     return info(run_id).summary
 
 
 def info(run_id: str) -> RunInfo:
-    """Return a RunInfo of the run: one query, one more for a run that has ended. Raises RunNotFoundError."""
+    """Return a RunInfo of the run. One query, and one more for a run that has ended. Raises RunNotFoundError."""
     run = record(run_id)
     return _infos({run.id: run})[run.id]
 
@@ -286,7 +287,7 @@ def _infos(runs: Mapping[str, RunRecord]) -> dict[str, RunInfo]:
 
 
 def _with_left(run: RunRecord, left: int) -> str:
-    """Return the run's summary, and how many of its children the workers have still to cancel."""
+    """Return the run's summary, and how many of its children are still to be cancelled."""
     parts = [str(run.summary)] if run.summary else []
     if left:
         number = f"more than {_MOST_LEFT:,}" if left > _MOST_LEFT else f"{left:,}"
@@ -310,7 +311,7 @@ def result(run_id: str, timeout: Duration | None) -> Any:
 
 
 async def aresult(run_id: str, timeout: Duration | None) -> Any:  # noqa: ASYNC109  # the twin of result()
-    """Do what `result` does, from an event loop."""
+    """`result`, from an event loop."""
     return _result_of(await await_for(_waiting_for_end(run_id, timeout)))
 
 

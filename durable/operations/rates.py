@@ -1,4 +1,4 @@
-"""Rates of limits: set one while attempts wait for their moments, close a limit for a time, and open it again."""
+"""The verbs on rates of limits: override a rate, close a limit for some time, and open it again."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from durable.runtime import Runtime
 
 
 def set_rate(name: str, rate: str, burst: int = 1) -> None:
-    """Let the limit have this rate, such as "500/min", whatever code and settings say, deploys included.
+    """Override the limit's rate, with one such as "500/min". The override survives deploys.
 
-    The attempts that wait are given new moments, in their order. Raises OperationDeniedError, UnknownLimitError,
-    StaleLimitError, and ValueError for a text that is no rate.
+    Waiting attempts get new moments, in their order. Raises OperationDeniedError, UnknownLimitError, StaleLimitError,
+    and ValueError for an invalid rate.
     """
     _set("set_rate", name, Rate.of(rate, burst))
 
 
 def take_back_rate(name: str) -> None:
-    """Let the limit have the rate again that code or settings gave it. Raises as `set_rate` does."""
+    """Revert the override: the rate in code or settings is in force again. Raises as `set_rate` does."""
     _set("take_back_rate", name, None)
 
 
 def close_limit(name: str, until: datetime, *, key: str = "") -> None:
-    """Let no attempt of the limit's rate begin before `until`; with `key`, none of this key.
+    """Close the limit: no attempt of its rate begins before `until`; with `key`, no attempt of this key.
 
-    Attempts that have begun go on. A closing replaces the one before. Raises OperationDeniedError, UnknownLimitError,
-    and ValueError for a moment that has passed.
+    Attempts that have begun continue. A closing replaces the earlier one. Raises OperationDeniedError,
+    UnknownLimitError, and ValueError for a moment that has passed.
     """
     at = runtime.current()
     check_limit(name)
@@ -74,7 +74,7 @@ def rate_revision_of(rate: Rate) -> str:
 
 
 def closing_revision_of(closing: LimitClosing | None) -> str:
-    """Return a text for the closing that an operator saw, None for none, for `acting_as(expected=)`."""
+    """Return a text for the closing (or None) that an operator saw, for `acting_as(expected=)`."""
     return "open" if closing is None else f"closed until {closing.until.isoformat()}"
 
 

@@ -1,8 +1,8 @@
-"""Preview a replay, and replay runs as the preview has told.
+"""Preview a replay, and replay runs exactly as previewed.
 
-In a database most of a history is counted there and not read (`durable.store.surveys`). `durable.core.rewind.replay`
-decides for the preview as well: it goes back in a history of the few entries that matter, and notes the regions that
-it deletes. A store in memory has all entries at hand, and so has a replay itself.
+For a preview, the database counts most of a history instead of reading it (`durable.store.surveys`).
+`durable.core.rewind.replay` also decides for the preview: it rewinds the few entries that matter, and notes the regions
+that it deletes. A store in memory, and the replay itself, use all entries.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from durable.runtime import Runtime
 from durable.store.families import cancelled_children, members
 from durable.store.surveys import mark_of
 
-_SHORT: Final = 1_000  # entries, and messages, of a run that is read whole
-_MOST_COMPENSATED: Final = 1_000  # compensated steps; with more the history is read whole
-_MOST_REGIONS: Final = 100  # conditions that a database checks for each entry; the same
+_SHORT: Final = 1_000  # the most entries, and messages, of a run that is read whole
+_MOST_COMPENSATED: Final = 1_000  # compensated steps; with more, the history is read whole
+_MOST_REGIONS: Final = 100  # conditions that a database checks for each entry; with more, likewise
 _SEARCHED: Final = 2_000  # locations among which the nearest ones are found
 
 
@@ -56,15 +56,15 @@ def plan_replay(run_id: str, location: str, *, with_output: bool = False) -> Rep
     `with_output`: the plan of `give_output`.
     """
     at = runtime.current()
-    run = record(run_id)  # first: what is read later may be newer than the hash says, and never older
+    run = record(run_id)  # read first: the rest may then be newer than the hash, but never older
     found = _surveyed(at, run, location, is_given=with_output) or _whole(at, run, location, is_given=with_output)
     return build_plan(found, at.now())
 
 
 def family_of(at: Runtime, replay: Replay, starts: Sequence[StartsAgain] | None = None) -> Family:
-    """Return the runs around the one that is replayed; without a query if it is no child and has none.
+    """Return the runs around the replayed one; without a query if it is not a child and has no children.
 
-    `starts` are those of the replay, for a caller that has them: a loop without children is not searched for open ones.
+    `starts` are those of the replay, if the caller has them: a loop without children is not searched for open ones.
     """
     run, history = replay.run, replay.history
     staying, (dropped, places) = unread_children(history), divided(history.dropped_children())
@@ -74,7 +74,7 @@ def family_of(at: Runtime, replay: Replay, starts: Sequence[StartsAgain] | None 
     lost = cancelled_children(at.store, history)
     parent = at.store.get(run.parent_id) if run.parent_id is not None and run.state == RunState.COMPLETED else None
     is_awaited = parent is not None and parent.state not in ENDED and run.id in at.store.children([run.id])
-    # replays of the parent read it too, and are known when the parent is gone
+    # replays of the parent read it too, even when the parent is gone
     is_awaited |= run.state == RunState.COMPLETED and bool(at.store.readers_of(run.id))
 
     def are_open(children: Sequence[str]) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def family_of(at: Runtime, replay: Replay, starts: Sequence[StartsAgain] | None 
 
 
 def _open_maps(at: Runtime, groups: Sequence[str | None]) -> tuple[tuple[str, int], ...]:
-    """Return the locations of those groups that have children which have not ended, and how many."""
+    """Return the locations of the groups with open children, each with their number."""
     found = [at.store.group(each) for each in groups if each is not None]
     return tuple(
         (each.spec.location, left) for each in found if each is not None and (left := each.waiting + each.running)
@@ -101,7 +101,7 @@ def _open_maps(at: Runtime, groups: Sequence[str | None]) -> tuple[tuple[str, in
 
 
 def _whole(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> Outlook:
-    """Return the outlook from the whole history."""
+    """Return the outlook, from the whole history."""
     return _of_whole(at, run, location, *at.store.outline(run.id), is_given=is_given)
 
 
@@ -120,7 +120,7 @@ def _of_whole(
 
 
 def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> Outlook | None:
-    """Return the outlook from the entries that matter; None if too many do, or the store has all at hand."""
+    """Return the outlook, from the entries that matter; None if too many do, or the store is in memory."""
     surveyor = at.store.surveyor(run.id)
     if surveyor is None:
         return None
@@ -158,7 +158,8 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         not_given = list(replay.refusals_of_giving()) if is_given else []
         kept = location if is_given and not not_given else None
         survey = surveyor.survey(regions, kept=kept, most=SHOWN)
-        if survey.has_loops and surveyor.has_children():  # those that go back with what was undone
+        # loops that are restarted because something in them was undone
+        if survey.has_loops and surveyor.has_children():
             known |= {each.location: each for each in surveyor.loops(regions)}
             replay = Replay(run, known.values(), (), location)
     if survey.races.number > len(survey.races.first):
@@ -183,7 +184,7 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
 
 
 def _undone_by(steps: Iterable[EntryRecord]) -> Iterator[str]:
-    """Yield the locations of the operations of the code that have undone these steps."""
+    """Yield the locations of the code's compensations that have undone these steps."""
     for each in steps:
         policy: Mapping[str, str | None] = each.data.get("rollback", {})
         by = policy.get("by")
@@ -192,7 +193,7 @@ def _undone_by(steps: Iterable[EntryRecord]) -> Iterator[str]:
 
 
 def _and_around(locations: Iterable[str]) -> set[str]:
-    """Return the locations and those around them."""
+    """Return the locations and all enclosing ones."""
     found: set[str] = set()
     for each in locations:
         while each and each not in found:
@@ -201,12 +202,12 @@ def _and_around(locations: Iterable[str]) -> set[str]:
     return found
 
 
-_REASON = 300  # characters of a reason that an entry keeps; the audit log has it whole
+_REASON = 300  # characters of a reason in an entry; the audit log has the whole text
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The output that a person gives for a step."""
+    """The output that a person has given for a step."""
 
     value: Any
 
@@ -228,7 +229,7 @@ def replay(
 def replay_failed(run_id: str, *, as_id: str | None = None) -> Started:
     """Replay a failed run from where it failed, as a new run. Raises as `replay` does.
 
-    A run that no operation has failed is refused: recover it, or replay it from a place.
+    A run that failed outside of any operation is refused: recover it, or replay it from a location.
     """
     at = runtime.current()
     run = record(run_id)
@@ -248,12 +249,12 @@ def give_output(
     plan_hash: str | None = None,
     as_id: str | None = None,
 ) -> Started:
-    """Replay from a step that does not run again: it has completed with `output`, as a person says. Return the run.
+    """Replay after a step, whose `output` a person gives; the step itself does not run again. Return the run.
 
-    The step's entry keeps who gave the output, why and when. The actor needs the permissions to replay and to give
-    outputs, and a reason. Refused for a step with a rollback handler and for a failed atomic step, of which the output
-    would say what is not so, and for a step in a loop or a race that starts again. Raises as `replay` does,
-    PayloadError, and ValueError without a reason.
+    The step's entry records who gave the output, why and when. The actor needs the permissions to replay and to give
+    outputs, and a reason. Refused for a step with a rollback handler, for a failed atomic step (its rows were not
+    written), and for a step in a loop or race that starts again. Raises as `replay` does, PayloadError, and ValueError
+    without a reason.
     """
     require_step("giving an output", "give it in a step")
     if in_place and as_id is not None:
@@ -326,7 +327,7 @@ def _as_new_run(
         )
         [(new, is_new)] = at.store.create([wanted])
         attribution.check_sees(new.id)
-        if not is_new:  # another caller's, or created between the check and the insert
+        if not is_new:  # created by another caller, or between the check and the insert
             check_is_successor(new, old)
             if given is None:
                 _check_from(at, old, new, location)
@@ -341,14 +342,14 @@ def _as_new_run(
 
 
 def _check_from(at: Runtime, old: RunRecord, found: RunRecord, location: str) -> None:
-    """Raise RunConflictError unless the earlier run was replayed from this location, or one that means the same."""
+    """Raise RunConflictError unless the earlier run was replayed from this location, or from an equivalent one."""
     entries, _ = at.store.outline(found.id)
     if Replay(old, *at.store.outline(old.id), location).begins_elsewhere(found, entries):
         raise RunConflictError(found.id, f'and was not replayed from "{location}"')
 
 
 def _check_given(at: Runtime, attribution: Attribution, found: RunRecord, location: str, given: _Given) -> None:
-    """Raise RunConflictError if the earlier run does not have this output, given by hand, at this location."""
+    """Raise RunConflictError unless the earlier run has this output, given by hand, at this location."""
     detail = f'from "{location}", whose output was given by hand, as run {found.id}'
     acting = attribution.acting
     if acting is not None and not acting.may_compare(attribution.run_id, ("give_output",), detail):
@@ -419,9 +420,9 @@ def _planned(
 
 
 def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:
-    """Give the new run its history, and keep the children for it that it may read or compensate.
+    """Give the new run its history, and keep the children that it may read or compensate.
 
-    Raises StalePlanError if one that it may read was pruned meanwhile.
+    Raises StalePlanError if a child that it may read was pruned meanwhile.
     """
     unread = unread_children(replay.history)
     undoable = [each.data["child"] for each in replay.history if each.kind == EntryKind.CHILD and each.is_compensable]
@@ -444,7 +445,7 @@ def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:
 
 
 def _tags_of(at: Runtime, replay: Replay) -> dict[str, str | None]:
-    """Return the tags that the kept history gives a new run, as far as the start of the original has not given them."""
+    """Return the tags that the kept history gives to a new run, without those given by the original's start."""
     run_id = replay.run.id
     now = at.store.tags([run_id]).get(run_id, {})
     if not now:

@@ -1,8 +1,8 @@
 """The plan of a replay: its effects, described for the operator who decides, and a hash that ties the replay to them.
 
 The same for every surface and every store. `durable.core.rewind.replay` decides what a replay does. The children that
-it starts again are read from the entries that go; those of a loop's older iterations are pruned: there the store
-counts them. Nothing here writes.
+it starts again are read from the deleted entries; where a loop has pruned its older iterations, the store counts them.
+Nothing here writes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from durable.store.surveys import Listed, Mark, Survey, mark_of, survey_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartsAgain:
-    """Children that are started again: `number` of them, as new runs of `workflow`, with new idempotency keys.
+    """Children that are started again: `number` new runs of `workflow`, with new idempotency keys.
 
-    `location` is the operation that has started them, or a loop around it whose older iterations are pruned: of such a
-    loop all children are counted that were ever started in it.
+    `location` is the operation that started them, or a loop around it with pruned iterations: there, all children ever
+    started in it count.
     """
 
     location: str
@@ -38,7 +38,9 @@ class StartsAgain:
 
 
 def starts_again(store: Store, replay: Replay) -> list[StartsAgain]:
-    """Return what is started again, in the order of the operations. One statement for each pruned loop, else none."""
+    """Return the children that are started again, in the order of the operations. One statement for each pruned
+    loop.
+    """
     ordinals = {each.location: each.ordinal for each in replay.history.deleted.values()}
     pruned = [each.removesuffix("/") for each in divided(replay.history.dropped_children())[1]]
     loops = [each for each in pruned if not any(each != other and is_within(each, other) for other in pruned)]
@@ -59,7 +61,7 @@ def starts_again(store: Store, replay: Replay) -> list[StartsAgain]:
 
 
 def starts_note(numbers: Mapping[str, int]) -> str:
-    """Return how many children are started again, given their numbers by workflow, the largest first; "" for none."""
+    """Say how many children are started again, given their numbers by workflow, the largest first; "" for none."""
     total = sum(numbers.values())
     if not total:
         return ""
@@ -77,7 +79,7 @@ def starts_note(numbers: Mapping[str, int]) -> str:
     return Sentence(text, number=total, workflows=listed(numbers))
 
 
-SHOWN: Final = 50  # of each list of a plan
+SHOWN: Final = 50  # the most items of each list in a plan
 
 _STARTS_AGAIN = {
     "loop": gettext_noop('"{place}" is in the loop "{around}", which starts again: its iterations build on each other'),
@@ -101,12 +103,12 @@ class ReturnedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The runs around a run that is replayed: ids of children, and whether an open parent may still read its output.
+    """The runs around a replayed run: ids of children, and whether an open parent may still read its output.
 
-    `open`: what stays in the history has started them, and they have not ended. `lost`: the same, and they were
-    cancelled, so that new ones are started. `dropped`: what is deleted has started them, and they have not ended.
-    `unread_maps` are the locations of maps that stay and whose results the run has not read. `open_maps` are those of
-    them that have children which have not ended, with how many; `dropped_maps` are the same of maps that are deleted.
+    `open`: kept entries have started them, and they have not ended. `lost`: the same, but they were cancelled, so that
+    new ones are started. `dropped`: deleted entries have started them, and they have not ended. `unread_maps` are the
+    locations of kept maps whose results the run has not read. `open_maps` are those of them with open children, and how
+    many; `dropped_maps` are the same for deleted maps.
     """
 
     open: tuple[str, ...] = ()
@@ -136,11 +138,11 @@ class PlanCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """The basis of a plan: a run gone back, and what that means for its history, its inbox and its children.
+    """The basis of a plan: the rewound run, and the effects on its history, inbox and children.
 
-    `running` are the steps that stay and run now; `returned` the first messages that return to the queue, of
-    `messages`. `starts` are the children that are started again. `not_given` says why the output of the target cannot
-    be given by hand.
+    `running` are kept steps that run now; `returned` the first messages that return to the queue, of `messages`.
+    `starts` are the children that are started again. `not_given` says why the output of the target cannot be given by
+    hand.
     """
 
     replay: Replay
@@ -165,16 +167,17 @@ class ReplayPlan:
       them, and `resends` the sends that are made again. `kept` entries stay; `siblings` are the branches beside the
       boundary whose records stay.
     - `starts` are the operations among the removed ones that start their children again, each with its `location`, the
-      `workflow` of the children and their `number`. They are new runs with new idempotency keys: what those before did
-      stays, and is done again. A child with an id of its own is refused in a new run, because the id is taken.
+      `workflow` of the children and their `number`. They are new runs with new idempotency keys: the effects of the
+      earlier ones stay, and happen again. A child with an id of its own is refused in a new run, because the id is
+      taken.
     - `messages` return to the queue in their order.
     - `children` are the runs that a replay in place cancels: children that removed entries have started.
     - `not_compensated` are completed steps with a rollback handler that are removed, and starts of children that are
       compensated with the run: their handlers are not run.
     - `refusals` prevent a replay as a new run, `in_place_refusals` a replay in place. An empty tuple: the replay is
       possible.
-    - `notes` are sentences that an operator should read. `starts_note` is that of them which says how many children are
-      started again, "" for none.
+    - `notes` are sentences that an operator should read. `starts_note` is the one that says how many children are
+      started again, or "".
     - `hash` differs for each history, and after each verb and each pass. Pass it to `replay`, which refuses a stale
       one.
     """
@@ -200,7 +203,7 @@ class ReplayPlan:
     hash: str
 
     def refusals_of(self, *, in_place: bool) -> tuple[str, ...]:
-        """Return what prevents this kind of replay."""
+        """Return the refusals of this kind of replay."""
         return self.in_place_refusals if in_place else self.refusals
 
 
@@ -213,10 +216,9 @@ def outlook_of(
     is_given: bool = False,
     starts: Sequence[StartsAgain] = (),
 ) -> Outlook:
-    """Return the outlook of a replay that was built from these entries, which are the whole history.
+    """Return the outlook of a replay, from these entries, the whole history.
 
-    `is_given`: the output of the target is given by hand, so that the target stays. `starts` are the children that are
-    started again.
+    `is_given`: the target stays, with an output given by hand. `starts` are the children that are started again.
     """
     not_given = list(replay.refusals_of_giving()) if is_given else []
     if is_given and not not_given:
@@ -276,7 +278,7 @@ def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
 
 
 def refusals_of(replay: Replay, family: Family, running: Iterable[str], now: datetime) -> list[str]:
-    """Return what prevents a replay of either kind. `running` are the steps that stay and run now."""
+    """Return the reasons that prevent a replay of either kind. `running` are kept steps that run now."""
     run = replay.run
     if run.state == RunState.ROLLING_BACK or (run.state_after_rollback and run.state not in ENDED):
         found = [Sentence(gettext_noop("the run is being compensated: replay it once that has ended"))]
@@ -286,7 +288,7 @@ def refusals_of(replay: Replay, family: Family, running: Iterable[str], now: dat
 
 
 def in_place_refusals_of(replay: Replay, family: Family, now: datetime) -> Iterable[str]:
-    """Yield what prevents a replay in place, and no other."""
+    """Yield the reasons that prevent only a replay in place."""
     if is_held(replay.run, now):
         yield Sentence(_EXECUTING)
     if family.is_awaited:
@@ -335,7 +337,7 @@ def _of_open_children(family: Family) -> Iterable[str]:
 
 
 def of_unread_maps(family: Family) -> Iterable[str]:
-    """Yield what prevents a replay as a new run, and no other: the children of a map are those of this run."""
+    """Yield the reasons that prevent only a replay as a new run: a map's children belong to the original."""
     if family.unread_maps:
         text = gettext_noop(
             "the run has not read the results of the map {places}, which would stay: replay in place, or from there"
@@ -344,9 +346,9 @@ def of_unread_maps(family: Family) -> Iterable[str]:
 
 
 def _of_starts(starts: Iterable[StartsAgain]) -> str:
-    """Return how many children are started again, "" for none.
+    """Say how many children are started again; "" for none.
 
-    It is the first note: they do all of their steps again.
+    This is the first note, because the children repeat all of their steps.
     """
     numbers: Counter[str] = Counter()
     for each in starts:
@@ -381,12 +383,11 @@ def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[
 
 
 def hash_of(run: RunRecord, target: str, mark: Mark | None) -> str:
-    """Return 32 hexadecimal digits for what an operator saw: the location, and the history behind the plan.
+    """Return 32 hexadecimal digits that identify what an operator saw: the location, and the history behind the plan.
 
     A history changes in two ways. A pass writes it, and a pass begins with a claim, which raises the run's fence. A
-    verb, a message from outside or a migration that renames an operation raises `change_seq`. So these two stand for
-    the history of a run that no worker has. While one has it, its commits change neither: then the `mark` of the
-    history is needed.
+    verb, a message from outside or a migration that renames an operation raises `change_seq`. So these two identify the
+    history of a run that no worker has. A worker's commits change neither: then the `mark` of the history is needed.
     """
     if run.lease_expires_at is None:
         mark = None

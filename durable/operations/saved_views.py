@@ -1,4 +1,4 @@
-"""Saved views of the list: each user's own, and those that are shared with all. Only sharing is logged."""
+"""Saved views of the list of runs: each user's own, and shared ones. Only sharing is logged."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MAX_QUERY: Final = 4_000  # characters
 
 
 def save_view(actor: Actor, name: str, query: str, *, is_shared: bool = False) -> SavedView:
-    """Save the list's address under a name; a view of the same user and name is replaced.
+    """Save the list's address under a name; it replaces the user's earlier view of that name.
 
     Sharing it needs `durable.share_savedview`. Raises OperationDeniedError, and ValueError for a name or an address
-    that is too long, and for one view too many.
+    that is too long, or too many views.
     """
     at, key = runtime.current(), _key(actor)
     views = SavedView.objects.using(conf.DATABASE)

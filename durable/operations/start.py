@@ -1,7 +1,7 @@
-"""Starting runs: new ones, and restarts of earlier ones, with arguments that a person has edited.
+"""Starting runs: new ones, and restarts of earlier ones, also with edited arguments.
 
-An argument is replaced by its name. The others stay as they were recorded, with their types, so that a value which a
-person may not see, or which JSON cannot express, is kept.
+Edits replace arguments by name. All others stay as they were recorded, with their types, even values that the editor
+may not see or that JSON cannot express.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from durable.operations.start_options import (
 )
 from durable.runtime import Runtime
 
-#: Annotations that are compared with the type of a JSON value; any other annotation is not checked.
+#: Annotations that are checked against the type of a JSON value; others are not.
 _CHECKED: Final[Mapping[Any, tuple[type, ...]]] = {
     str: (str,),
     bool: (bool,),
@@ -65,9 +65,9 @@ _CHECKED: Final[Mapping[Any, tuple[type, ...]]] = {
 
 
 def arguments_of(workflow: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded arguments by the names of the workflow's parameters.
+    """Return the recorded arguments by parameter name.
 
-    Raises UnknownWorkflowError, and ValueError if the arguments do not fit the workflow's code any more.
+    Raises UnknownWorkflowError, and ValueError if they no longer fit the workflow's code.
     """
     bound = _bound(workflow_named(workflow).function, given)
     return dict(list(bound.arguments.items())[1:])  # without the context
@@ -132,7 +132,7 @@ Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
 class StartRequest:
     """The workflow to start, and how. `delay` and `work_limit` are in seconds; `deadline` is a length or a moment.
 
-    `tags` have their values as they are stored.
+    `tags` are in stored form.
     """
 
     workflow: str
@@ -149,10 +149,10 @@ class StartRequest:
 
 
 def request_of(workflow: WorkflowDefinition, signature: inspect.Signature, options: StartOptions) -> StartRequest:
-    """Return the start of a workflow, whose function has this signature, with these options.
+    """Return the request to start a workflow with this signature and these options.
 
-    Raises UnknownLimitError, and TypeError and ValueError for options that do not go together, and for a queue that the
-    settings lack. A harness has no workers, and takes any.
+    Raises UnknownLimitError; TypeError and ValueError for options that do not go together, and for a queue that the
+    settings lack. A harness has no workers and accepts any queue.
     """
     check_defined(workflow.limits)
     if options.queue is not None and conf.REDIS and not runtime.is_replaced():
@@ -179,7 +179,7 @@ def request_of(workflow: WorkflowDefinition, signature: inspect.Signature, optio
 
 
 class Started(NamedTuple):
-    """The id of a run, and whether this call created the run."""
+    """The id of a run, and whether this call created it."""
 
     id: str
     is_new: bool
@@ -188,8 +188,8 @@ class Started(NamedTuple):
 def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
     """Start a run for each call (id or None, arguments, keywords), in one statement; return them in order.
 
-    Raises TypeError for arguments that do not fit, ValueError for an invalid id, PayloadError, RunConflictError for
-    an id that a run of another workflow or with another input has, and StartRefusedError for a rate without room.
+    Raises TypeError for arguments that do not fit, ValueError for an invalid id, PayloadError, RunConflictError if a
+    run with another workflow or input has the id, and StartRefusedError if the rate has no room.
     """
     try:
         return _start(request, calls)
@@ -215,14 +215,14 @@ def announce_started(at: Runtime, created: Sequence[tuple[RunRecord, bool]]) -> 
     """Notify workers of the new runs, and send their signals."""
     new = [run for run, is_new in created if is_new]
     if new:
-        announce(at, new[0].queue, new[0].wake_at)  # none at all, if new starts of the workflow are held
+        announce(at, new[0].queue, new[0].wake_at)  # empty, if new starts of the workflow are held
         send_run_changed(at, new, previous="")
 
 
 def put(
     at: Runtime, request: StartRequest, calls: Sequence[Call], attribution: Attribution | None = None
 ) -> list[tuple[RunRecord, bool]]:
-    """Create the runs without a permission check; return each row that now has the id, and whether it is new."""
+    """Create the runs, without a permission check. Return each row that now has the id, and whether it is new."""
     if any(run_id is None for run_id, _, _ in calls):
         require_step(
             f"starting {request.workflow} without an id", "start it in a step, or with using(id=...) made of ctx.run_id"
@@ -261,7 +261,7 @@ def _created(
             ]  # one: start_many takes no key
         return list(at.store.create(runs))
     except (ProgrammingError, OperationalError) as error:
-        if "durable_" in str(error):  # one of durable's tables or functions
+        if "durable_" in str(error):  # the error of one of durable's tables or functions
             error.add_note("Are all of durable's migrations applied? Run manage.py migrate.")
         raise
     except SynchronousOnlyOperation as error:
@@ -270,7 +270,7 @@ def _created(
 
 
 def _first_id(calls: Sequence[Call]) -> str:
-    """Return the run that a refused start names, or "" if it names none or several."""
+    """Return the id that a refused start asked for; "" if it asked for none or several."""
     return (calls[0][0] or "") if len(calls) == 1 else ""
 
 
@@ -344,7 +344,7 @@ def _input_of(at: Runtime, run: RunRecord) -> Any:
 
 
 def _arguments(at: Runtime, request: StartRequest, run: RunRecord) -> Any:
-    """Return the arguments of the run by parameter, however they were passed; its input if they do not fit the code."""
+    """Return the run's arguments by parameter, however they were passed; its raw input if they do not fit the code."""
     given = _input_of(at, run)
     try:
         bound = request.signature.bind(None, *given["args"], **given["kwargs"])
@@ -355,7 +355,7 @@ def _arguments(at: Runtime, request: StartRequest, run: RunRecord) -> Any:
 
 
 def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any] | None = None) -> Started:
-    """Start a new run of the same workflow with the same input, from the very start.
+    """Start a new run of the same workflow with the same input.
 
     With `as_id`, the new run has that id; if this run was already restarted with that id and the same input, the
     earlier run is returned. `changes` are arguments by name that replace those of the input; the actor needs the
@@ -376,7 +376,7 @@ def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any]
             wanted.input = at.encode(given, f"the input of {old.workflow}", Place(wanted.id, "input"))
         [(new, is_new)] = at.store.create([wanted])
         attribution.check_sees(new.id)
-        # The names alone: the log is seen by users who may not see payloads.
+        # Only the names: users who may not see payloads can read the log.
         other = f", with another {', '.join(sorted(changes))}" if changes else ""
         detail = f"as run {new.id}{other}"
         if not is_new:
@@ -398,7 +398,7 @@ def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any]
 
 
 def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -> NewRun:
-    """Return a new run that replaces `old`: the same workflow, queue, input and rank, limits anew, due now.
+    """Return a new run that replaces `old`: same workflow, queue, input and rank; renewed limits; due now.
 
     It has the tags that the start of `old` gave.
     """
@@ -424,6 +424,6 @@ def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -
 
 
 def check_is_successor(found: RunRecord, old: RunRecord) -> None:
-    """Raise RunConflictError if the run that has the id was not created to replace `old`."""
+    """Raise RunConflictError if the run with this id was not created to replace `old`."""
     if found.replay_of_id != old.id:
         raise RunConflictError(found.id, f'and does not come from run "{old.id}"')

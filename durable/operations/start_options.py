@@ -1,12 +1,11 @@
-"""The options of a start: its key, its rate, and all else that `Workflow.using` takes, in the units of the engine.
+"""The options of a start: its key, its rate, and everything else that `Workflow.using` takes, in the engine's units.
 
-Under a key there is at most one open run of a workflow.
+At most one open run of a workflow has a key.
 
-With `when_full="drop"` a start that makes a run takes a unit of the rate, in the transaction that creates the run. If
-the rate has no room now, the start is refused and nothing is created. What is rolled back gives its unit back. A start
-that finds a run, by its id or by its key, takes nothing and is never refused. A workflow's own rate limits the starts
-of passes too: there the start reserves the moment of the first pass, which begins with that unit. So one run costs one
-unit.
+With `when_full="drop"`, a start takes a unit of the rate in the transaction that creates the run. If the rate has no
+room, the start is refused and nothing is created. A rollback gives the unit back. A start that finds an existing run,
+by id or key, takes no unit and is never refused. A workflow's own rate also limits its passes: there the start reserves
+the moment of the first pass, which uses that unit. So one run costs one unit.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ Keep = Literal["last", "first"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debounce:
-    """A start waits `delay` seconds, and each further one as long again, until `at_most` seconds after the first.
+    """A start waits `delay` seconds, and each further start renews the wait, until `at_most` seconds after the first.
 
-    `keep`: whose input the run has, that of the last start or of the first.
+    `keep`: the run gets the input of the last start, or of the first.
     """
 
     delay: float
@@ -58,10 +57,9 @@ class Debounce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOptions:
-    """A key, and what a start does if a run that has it is open.
+    """A key, and what a start does if a run with it is open.
 
-    `if_open` is None where nothing was said: the open run is returned; with a debounce, one that has begun is left
-    alone, and another begins.
+    With `if_open` None the open run is returned; with a debounce, one that has begun is left alone, and another begins.
     """
 
     key: str
@@ -70,16 +68,16 @@ class KeyOptions:
 
     @property
     def returns_open(self) -> bool:
-        """Whether an open run stays as it is, whatever it does."""
+        """Whether a start returns the open run unchanged, whatever the run does."""
         return self.debounce is None and self.if_open != "replace"
 
 
 def key_options(
     key: str | None, *, if_open: IfOpen | None, debounce: float | None, at_most: float | None, keep: Keep | None
 ) -> KeyOptions | None:
-    """Return what these arguments of `Workflow.using` ask for, None without a key.
+    """Return the key options in these arguments of `Workflow.using`; None without a key.
 
-    Raises TypeError for one that needs another, ValueError for an `at_most` below the debounce.
+    Raises TypeError for an option that needs another, and ValueError for an `at_most` below the debounce.
     """
     if debounce is None:
         _check_unused("debounce", at_most=at_most, keep=keep)
@@ -106,11 +104,11 @@ def _check_unused(needed: str, **given: object) -> None:
 def put(
     at: Runtime, wanted: RunRecord, options: KeyOptions, *, check_sees: Callable[[str], None] | None = None
 ) -> tuple[RunRecord, bool]:
-    """Create the run, or return the run that has its id, or else the open one that has the key, and False.
+    """Create the run; or return, with False, the run that has its id, or else the open run that has the key.
 
-    `check_sees` is called with the id of an open run that is about to be replaced, moved or left alone; it raises for
-    one that the actor may not see. Raises KeyConflictError for an open run and `if_open="error"`, and what `cancel`
-    raises where it is to be replaced.
+    `check_sees` is called with the id of an open run that is about to be replaced, moved or left alone; it raises if
+    the actor may not see that run. Raises KeyConflictError for an open run and `if_open="error"`, and the errors of
+    `cancel` if the open run is to be replaced.
     """
     found, is_new = at.store.start_keyed(wanted, options.key)
     if is_new or found.id == wanted.id:
@@ -131,12 +129,12 @@ def put(
 
 
 def open_run(workflow: str, key: str) -> RunRecord | None:
-    """Return the open run of the workflow that has the key, None if there is none."""
+    """Return the open run of the workflow that has the key, or None."""
     return runtime.current().store.key_holder(workflow, check_key(key))
 
 
 def _left(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> RunRecord | None:
-    """Do what the options say about the locked run that has the key; return it, or None if another one is to begin."""
+    """Apply the options to the locked run that has the key. Return that run, or None if another one has to begin."""
     if options.debounce is not None and holder.started_at is None:
         return _moved(at, holder, wanted, options)
     if options.if_open == "replace":
@@ -156,7 +154,7 @@ def _returned(holder: RunRecord, options: KeyOptions) -> RunRecord:
 
 
 def _moved(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> RunRecord:
-    """Merge the start into a run that has not begun: it begins later, and has the newer input if that is kept."""
+    """Merge the start into a run that has not begun: that one begins later and, if so chosen, gets the newer input."""
     debounce = options.debounce
     assert debounce is not None
     now = at.now()
@@ -176,13 +174,13 @@ WhenFull = Literal["drop"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRate:
-    """The rate of which a start takes a unit: the one that the start names, or else that of its workflow's limit."""
+    """The rate from which a start takes a unit: the one that it names, or else that of its workflow's limit."""
 
     named: RateWant | None
     limits: WorkflowLimits | None
 
     def wanted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[RateWant, bool]:
-        """Return the unit that a start with these arguments takes, and whether its first pass takes the same one."""
+        """Return the unit that a start with these arguments takes, and whether its first pass uses the same unit."""
         own = [] if self.limits is None else self.limits.rates(args, kwargs)
         if self.named is None:
             return own[0], True
@@ -191,9 +189,9 @@ class StartRate:
 
 
 def start_rate(rate: str | None, when_full: WhenFull | None, limits: WorkflowLimits | None) -> StartRate | None:
-    """Return what these arguments of `Workflow.using` ask for, None for a start that no rate refuses.
+    """Return the rate in these arguments of `Workflow.using`; None for a start that no rate can refuse.
 
-    Raises TypeError for one that needs another, and ValueError for what is none.
+    Raises TypeError for an option that needs another, and ValueError for an invalid one.
     """
     if when_full not in (None, "drop"):
         raise ValueError(f'when_full is "drop", not {when_full!r}: leave it out to let runs wait')
@@ -213,7 +211,7 @@ def start_rate(rate: str | None, when_full: WhenFull | None, limits: WorkflowLim
 
 
 def take_units(at: Runtime, runs: Sequence[tuple[RunRecord, RateWant, bool]]) -> None:
-    """Take a unit for each of these new runs, in the transaction that has created them, all of them or none.
+    """Take a unit for each of these new runs, all or none, in the transaction that created them.
 
     Raises StartRefusedError, and UnknownLimitError for a limit without a rate.
     """
@@ -264,29 +262,32 @@ class StartOptions:
     tags: Mapping[str, str] | None = None
 
     def changed(self, **given: Any) -> StartOptions:
-        """Return these options with those of `READ` that are not None. Raises ValueError and TypeError."""
+        """Return these options, replaced by those of `READ` that are not None. Raises ValueError and TypeError."""
         found = {name: READ[name](value) for name, value in given.items() if value is not None}
         return replace(self, **{_FIELDS.get(name, name): value for name, value in found.items()})
 
     @property
     def ranking(self) -> Ranking | None:
-        """Return the rank that a start asks for, None for none. Raises TypeError for a weight without a share."""
+        """Return the ranking that a start asks for, or None. Raises TypeError for a weight without a share."""
         return ranking_of(self.priority, self.share, self.weight, conf.PRIORITIES)
 
     @property
     def stored_tags(self) -> dict[str, str] | None:
-        """Return the tags that a start gives, as they are stored; None for none."""
+        """Return the tags of a start in stored form, or None."""
         return stored_tags(self.tags) if self.tags else None
 
     def key_options(self) -> KeyOptions | None:
-        """Return what a start does about the key. Raises TypeError for options that do not go together."""
+        """Return the key options of a start. Raises TypeError for options that do not go together."""
         if self.debounce is not None and self.delay:
             raise TypeError("using(delay=...) and using(debounce=...) both say when the run begins: leave one out")
         return key_options(self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep)
 
 
 def warn_of(queue: str) -> None:
-    """Log a warning, once, if the settings lack the queue of a child: it is not refused, since a replay asks again."""
+    """Log a warning, once, if the settings lack a child's queue.
+
+    The child is not refused, because a replay would ask again.
+    """
     if conf.REDIS and queue not in (known := redis_clients.queue_names()):
         _warn_of(queue, tuple(known))
 
@@ -347,7 +348,7 @@ def _seconds(what: str) -> Callable[[Duration], float]:
     return lambda given: parse_remaining(given, what).total_seconds()
 
 
-#: The options of a start from outside, as every surface has them, and what makes of each what the start keeps.
+#: The options of a start from outside, the same on every surface, each with the function that reads its value.
 START_OPTIONS: Final[tuple[Option, ...]] = (
     Id(
         name="id",
@@ -516,13 +517,13 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
     ),
 )
 
-#: The options that are about a child and its parent: no start from outside has them.
+#: The options that only starts of children have.
 OF_CHILDREN: Final[tuple[Option, ...]] = (
     Option(name="when_parent_ends", read=_parent_ends),
     Option(name="rollback"),
 )
 
-#: By each option of `Workflow.using`, what makes of its argument the value of a start.
+#: By option of `Workflow.using`, the function that reads its argument.
 READ: Final[Mapping[str, Callable[[Any], Any]]] = {each.name: each.read for each in (*START_OPTIONS, *OF_CHILDREN)}
-#: What `StartOptions` calls otherwise.
+#: Options that have another name in `StartOptions`.
 _FIELDS: Final = {"id": "run_id", "on_conflict": "refuses_existing"}

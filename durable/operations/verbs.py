@@ -1,10 +1,9 @@
-"""What a verb of operators is, and the verbs on runs, each declared once.
+"""The declaration of operators' verbs, and the verbs on runs, each declared once.
 
-A verb says on what it acts, which operation it calls, its options, and its words; `durable.operations.catalogue`
-declares those that act on no run. The pages of the admin, the endpoints of REST, the subcommands and bulks are made of
-them; only the surfaces know forms, serializers and parsers. Made by hand are a replay from a place with its plan, a
-restart with changes, and messages. The permission of a verb is in `durable.operations.audit.PERMISSIONS`, by its
-action.
+A verb declares its subject, the operation that it calls, its options and its texts; `durable.operations.catalogue`
+declares the verbs that do not act on runs. Admin pages, REST endpoints, subcommands and bulks are built from them; only
+the surfaces know forms, serializers and parsers. Replays from a location with their plan, restarts with changes, and
+messages are written by hand. The permission of a verb is in `durable.operations.audit.PERMISSIONS`, by its action.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What verbs are about, found by its name; `path` is the address of all of them over REST.
+    """The kind of thing that verbs act on, found by its name. `path` is the REST address of the collection.
 
-    `unknown` are the errors of a verb for a name that nobody knows.
+    `unknown` are the errors of a verb for an unknown name.
     """
 
     name: str
@@ -47,11 +46,11 @@ class Subject:
 class Verb:
     """A verb. `call(name, **options)` performs it; `action` is its name in the audit log.
 
-    `word` is the end of its addresses, `command` the subcommand. `title`, `does` and `done` are shown on its page.
-    `over_rest` describes its endpoint; `{needs}` stands for the permissions. `help` and `said` are the command line's;
-    `said` may name the options, and `result` for what `call` returns. Without `done` and `said` a surface says itself
-    what was done. `check(**options)` raises ValueError for options that do not fit; a page marks the first one then.
-    After a grave one its subject is gone: `loses` says what of it, and `asks` is what the command line asks before.
+    `word` is the end of its addresses, `command` the subcommand. Its page shows `title`, `does` and `done`. `over_rest`
+    describes its endpoint; `{needs}` stands for the permissions. The command line shows `help` and `said`; `said` may
+    name the options, and `result` for the value of `call`. Without `done` and `said`, the surface has a text of its
+    own. `check(**options)` raises ValueError for options that do not go together; a page then marks the first one. A
+    grave verb deletes its subject: `loses` says what is lost, and `asks` is the question of the command line.
     """
 
     action: str
@@ -73,12 +72,12 @@ class Verb:
 
     @property
     def asked(self) -> list[Option]:
-        """The options as people are asked for them: those first that have to be given."""
+        """The options in the order of forms: required ones first."""
         return sorted(self.options, key=lambda each: not each.is_required)
 
     @property
     def needs(self) -> str:
-        """The permissions, as the description of the endpoint names them."""
+        """The permissions, as named in the description of the endpoint."""
         return f"Needs {' and '.join(f'`durable.{each}`' for each in needed_by(self.action))}."
 
 
@@ -95,10 +94,10 @@ LOCATION: Final = Text(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunVerb(Verb):
-    """A verb on a run. `past` is what the command line says behind the number of runs, "" without a subcommand.
+    """A verb on a run. `past` follows the number of runs on the command line; "" without a subcommand.
 
-    With `makes_run`, `call` takes the id of the new run as `as_id`, so that a page that is posted twice has one effect,
-    and returns the new run.
+    With `makes_run`, `call` takes the new run's id as `as_id`, so that a page posted twice has one effect, and returns
+    the new run.
     """
 
     on: Subject = RUN
@@ -110,22 +109,25 @@ class RunVerb(Verb):
 
     @property
     def confirm(self) -> StrPromise:
-        """The text of the button that applies the verb to one run: unlike the title never the word for going back."""
+        """The text of the button that applies the verb to one run.
+
+        Unlike the title, it must not be the word for going back, such as Cancel.
+        """
         return self.confirm_title or self.title
 
     @property
     def confirm_many(self) -> StrPromise:
-        """The same for many runs."""
+        """The text of the button that applies the verb to many runs."""
         return self.confirm_many_title or self.title
 
     @property
     def flags(self) -> list[Flag]:
-        """The options that are yes or no."""
+        """The options that are flags."""
         return [each for each in self.options if isinstance(each, Flag)]
 
     @property
     def takes_location(self) -> bool:
-        """Whether it may be about one step of the run."""
+        """Whether the verb may act on a single step of the run."""
         return LOCATION in self.options
 
     @property
@@ -135,16 +137,16 @@ class RunVerb(Verb):
 
     @property
     def placeholders(self) -> dict[str, str]:
-        """What stands in a command for the options that have to be given."""
+        """The placeholders of the required options in a command."""
         return {each.name: each.name.upper() for each in self.options if each.is_required}
 
     def ticked(self, given: Mapping[str, Any]) -> dict[str, bool]:
-        """Return the flags that are ticked in a sent form, as `call` takes them."""
+        """Return the flags that are ticked in a submitted form, as arguments of `call`."""
         return {each.name: True for each in self.flags if given.get(each.name)}
 
     @property
     def permission(self) -> str:
-        """The permission, of the app durable, that the verb needs."""
+        """The permission of the app durable that the verb needs."""
         return PERMISSIONS[self.action]
 
 

@@ -1,4 +1,4 @@
-"""The rows of schedules: what follows from a rule and the clock in force, filled in before a row is written.
+"""The rows of schedules: columns derived from a rule and the clock, filled in before a row is saved.
 
 `prepare` is a receiver of `pre_save`, so that `Schedule.objects.create`, forms and fixtures get the same row.
 """
@@ -48,7 +48,7 @@ def arguments_of(schedule: Schedule) -> tuple[list[Any], dict[str, Any]]:
 
 
 def delay_of(schedule: Schedule, moment: datetime) -> timedelta:
-    """Return by how much the tick for this moment is put off: never as far as the next moment."""
+    """Return the delay of the tick for this moment, at most up to the next moment."""
     if not schedule.jitter:
         return timedelta(0)
     following = next_moment(schedule, moment)
@@ -57,19 +57,21 @@ def delay_of(schedule: Schedule, moment: datetime) -> timedelta:
 
 
 def next_moment(schedule: Schedule, after: datetime) -> datetime | None:
-    """Return the schedule's first moment later than `after`."""
+    """Return the schedule's first moment after `after`."""
     return next_after(schedule.rules.rules, schedule.zone_in_force, after)
 
 
 def set_next(schedule: Schedule, moment: datetime | None) -> None:
-    """Set the next moment, and when a timer has to look."""
+    """Set the next moment, and when a timer has to tick."""
     schedule.next_at = moment
     is_still = schedule.paused or moment is None
     schedule.due_at = None if is_still or moment is None else moment + delay_of(schedule, moment)
 
 
 def prepare(sender: type[Schedule], instance: Schedule, raw: bool = False, **_: Any) -> None:  # noqa: ARG001
-    """Check a row that is about to be saved, and fill in what follows from its rule. Raises TypeError, ValueError."""
+    """Check a row that is about to be saved, and fill in the columns derived from its rule. Raises TypeError,
+    ValueError.
+    """
     if raw:  # a fixture
         return
     at = runtime.current()
@@ -107,7 +109,7 @@ def prepare(sender: type[Schedule], instance: Schedule, raw: bool = False, **_: 
 
 
 def _is_said(instance: Schedule, before: Schedule | None, name: str) -> bool:
-    """Return whether the object says this option itself, whatever its rule says."""
+    """Return whether the object itself sets this option, whatever its rule says."""
     if name in ("args", "kwargs"):
         return getattr(instance, f"given_{name}") is not None
     if before is None:
@@ -116,14 +118,14 @@ def _is_said(instance: Schedule, before: Schedule | None, name: str) -> bool:
 
 
 def _timing(schedule: Schedule) -> tuple[Any, ...]:
-    # the text, not the rules: a rule that cannot be read any more can be replaced
+    # the text, not the rules: an unreadable rule must be replaceable
     return schedule.override_rule or schedule.rule, schedule.zone_in_force, schedule.jitter
 
 
 def atomic(at: Runtime) -> AbstractContextManager[Any]:
     """Return a transaction around rows of schedules and of runs.
 
-    The runs of a harness are in memory: then there are two transactions, which end alike.
+    The runs of a harness are in memory: then there are two transactions with the same outcome.
     """
     stack = ExitStack()
     if runtime.is_replaced():

@@ -1,7 +1,7 @@
 """The rows of the schedules that the code declares: `@workflow(schedule=cron(...))`.
 
-Synchronised after `migrate` and by `durable schedules --sync`, by a person or a deploy that runs the newest code. A
-worker does not do it when it starts: in a rolling deploy an old one would take back what the new code says.
+Synchronised after `migrate` and by `durable schedules --sync`, called by a person or a deploy with the newest code.
+Workers do not synchronise at their start: in a rolling deploy, an old one would revert the new code's rules.
 
 The code owns the rule, the arguments and the options; the operator owns `paused` and may override the rule. A schedule
 that the code no longer has is paused and kept.
@@ -58,9 +58,9 @@ class Difference:
 
 
 def declared(*, discovered_only: bool = False) -> dict[str, tuple[str, Rules]]:
-    """Return the schedules that the code of this process declares: workflow and rules by the schedule's name.
+    """Return the schedules that this process's code declares: workflow and rules, by schedule.
 
-    The name is the workflow's. Raises ValueError for one that no schedule can have.
+    A schedule has the name of its workflow. Raises ValueError for a name that no schedule can have.
     """
     found = {}
     for definition in registry.all():
@@ -71,10 +71,10 @@ def declared(*, discovered_only: bool = False) -> dict[str, tuple[str, Rules]]:
 
 
 def synchronise(*, discovered_only: bool = False) -> list[Difference]:
-    """Make the rows as the code declares them, in one transaction; return what was different.
+    """Make the rows match the code, in one transaction; return the differences.
 
-    `migrate` does it, and so does a test that wants the schedules of the code. `discovered_only` leaves out schedules
-    of workflows that no module `workflows` of an installed app has.
+    `migrate` calls this, and so do tests that need the code's schedules. With `discovered_only`, omit schedules of
+    workflows that no module `workflows` of an installed app has.
     """
     at = runtime.current()
     with atomic(at):
@@ -93,7 +93,7 @@ def synchronise(*, discovered_only: bool = False) -> list[Difference]:
 
 
 def differences() -> list[Difference]:
-    """Return how the rows differ from the code; one query. Changes nothing."""
+    """Return the differences between the rows and the code. One query; changes nothing."""
     runtime.current().store.learn_names()
     wanted = declared()
     own = {each.name: each for each in _of_code(wanted)}
@@ -102,14 +102,14 @@ def differences() -> list[Difference]:
 
 
 def _of_code(wanted: Iterable[str]) -> Any:
-    """Return the rows of what the code declares, and those that earlier code has declared."""
+    """Return the rows of schedules that the code declares or once declared."""
     return rows().filter(name__in=wanted) | rows().filter(origin=Schedule.Origin.CODE)
 
 
 def _as_named(wanted: Mapping[str, tuple[str, Rules]], own: Mapping[str, Schedule]) -> dict[str, tuple[str, Rules]]:
-    """Return what the code declares under the names that the rows have, of a schedule and of its workflow.
+    """Return the declared schedules under the names that their rows and workflows have.
 
-    A schedule keeps the name under which it was made, and code from before a rename may look, or from after it.
+    A schedule keeps its original name, and this code may be from before or after a rename.
     """
     found = {}
     for name, (workflow, rules) in wanted.items():
@@ -123,7 +123,7 @@ def _as_named(wanted: Mapping[str, tuple[str, Rules]], own: Mapping[str, Schedul
 
 
 def synchronise_after_migrate(sender: AppConfig, using: str, **_: Any) -> None:  # noqa: ARG001
-    """A receiver of `post_migrate`."""
+    """Synchronise; a receiver of `post_migrate`."""
     if using != conf.DATABASE:
         return
     if has_table(using):  # not after a migration backwards
@@ -131,7 +131,7 @@ def synchronise_after_migrate(sender: AppConfig, using: str, **_: Any) -> None: 
 
 
 def has_table(using: str) -> bool:
-    """Return whether the database has the table of schedules as this code knows it, and that of renamed workflows."""
+    """Return whether the database has the tables of schedules and of renamed workflows in this code's form."""
     introspection = connections[using].introspection
     with connections[using].cursor() as cursor:
         if not {_TABLE, RenamedName._meta.db_table} <= set(introspection.table_names(cursor)):

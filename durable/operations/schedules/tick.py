@@ -1,9 +1,8 @@
-"""The tick: what is due is started, in one transaction with the next moments.
+"""The tick: start the runs of due schedules, and set their next moments in the same transaction.
 
-Any number of processes may do it at once, without a leader: each locks the rows of the schedules that it takes, and
-skips those that others have locked. Under these locks a `TickBatch` decides what becomes of each moment: its run is
-started, waits, is skipped, merged or refused. It writes the runs, the ticks and the rows of several schedules in few
-statements.
+Any number of processes may tick at once, without a leader: each locks the schedules that it takes, and skips those that
+others have locked. Under these locks a `TickBatch` decides about each moment: its run is started, waits, is skipped,
+merged or refused. It writes the runs, the ticks and the rows of several schedules in few statements.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from durable.schedules.rules import text_of
 
 #: Ticks of each schedule that are kept.
 KEPT: Final = 200
-#: Runs of a schedule that are remembered as perhaps open.
+#: The most runs of a schedule that are remembered as perhaps open.
 _MOST_OPEN: Final = 20
 
 _Outcome = Tick.Outcome
@@ -47,7 +46,7 @@ _Outcome = Tick.Outcome
 
 @dataclass(slots=True)
 class TickBatch:
-    """The ticks of one transaction. `now` is their time. Call `write` once, at the end."""
+    """The ticks of one transaction; `now` is their time. Call `write` once, at the end."""
 
     at: Runtime
     now: datetime
@@ -59,7 +58,7 @@ class TickBatch:
 
     @classmethod
     def about(cls, at: Runtime, now: datetime, schedules: Sequence[Schedule]) -> TickBatch:
-        """Return an empty batch that knows the states of the schedules' earlier runs; one statement, or none."""
+        """Return an empty batch that knows the states of the schedules' earlier runs. One statement, or none."""
         ids = sorted({run_id for each in schedules for run_id in each.open_runs})
         return cls(at=at, now=now, states=at.store.states(ids) if ids else {})
 
@@ -68,7 +67,7 @@ class TickBatch:
         return [each for each in schedule.open_runs if each in self.states and self.states[each] not in ENDED]
 
     def note(self, schedule: Schedule, moment: datetime, kind: str, outcome: str, why: str = "") -> Tick:
-        """Record what became of a moment."""
+        """Record the outcome of a moment."""
         schedule.tick_count += 1
         tick = Tick(
             schedule=schedule,
@@ -87,7 +86,7 @@ class TickBatch:
         """Write the schedule's row at the end."""
         self.changed[schedule.pk] = schedule
 
-    # -- the ways of a moment
+    # -- outcomes of a moment
 
     def tick(self, schedule: Schedule, moment: datetime, kind: str) -> Tick:
         """Decide about a moment by the schedule's `overlap`."""
@@ -106,30 +105,30 @@ class TickBatch:
         return self._replace(schedule, moment, kind, running)
 
     def start(self, schedule: Schedule, moment: datetime, kind: str) -> Tick:
-        """Start the run of a moment, whatever else runs."""
+        """Start the run of a moment, whatever other runs are open."""
         tick = self.note(schedule, moment, kind, _Outcome.STARTED)
         self._start(tick, schedule, moment)
         return tick
 
     def start_waiting(self, schedule: Schedule) -> None:
-        """Start the run of the tick that waits, if there is one. The earlier runs have ended."""
+        """Start the run of the waiting tick, if there is one. The earlier runs have ended."""
         tick = self._no_longer_waiting(schedule)
         if tick is not None:
             self._start(tick, schedule, tick.moment)
 
     def refuse_waiting(self, schedule: Schedule, why: str) -> None:
-        """Refuse the tick that waits."""
+        """Refuse the waiting tick."""
         tick = self._no_longer_waiting(schedule)
         if tick is not None:
             _refuse(tick, why)
 
     def count_ticks(self, schedule: Schedule) -> None:
-        """Number the schedule's next tick after the newest that there is, whatever its row says."""
+        """Number the schedule's next tick after the newest existing one, whatever the schedule's row says."""
         newest = Tick.objects.using(conf.DATABASE).filter(schedule=schedule).order_by("-number")
         schedule.tick_count = newest.values_list("number", flat=True).first() or schedule.tick_count
 
     def _no_longer_waiting(self, schedule: Schedule) -> Tick | None:
-        """Return the tick that waited, now as a started one; None if there is none."""
+        """Return the tick that waited, now as started, or None."""
         moment, number = schedule.waiting_at, schedule.waiting_number
         schedule.waiting_at = schedule.waiting_number = None
         self.change(schedule)
@@ -150,7 +149,7 @@ class TickBatch:
         return tick
 
     def _replace(self, schedule: Schedule, moment: datetime, kind: str, running: Sequence[str]) -> Tick:
-        """Cancel the earlier runs, and start at once if that has ended them; else wait until it has."""
+        """Cancel the earlier runs. Start at once if they have then ended; else wait for their end."""
         actor = Actor("code", label=f"schedule {schedule.name}")
         reason = f'replaced by the tick of {text_of(moment)} (overlap is "replace")'
         for run_id in running:
@@ -223,7 +222,7 @@ class TickBatch:
             send_run_changed(self.at, runs, previous="")
 
 
-#: What a tick changes in the row of its schedule.
+#: The columns of a schedule that a tick changes.
 _WRITTEN: Final = (
     *("next_at", "due_at", "waiting_at", "waiting_number", "last_at", "last_run_id", "open_runs", "tick_count"),
 )
@@ -267,18 +266,20 @@ def check_arguments(definition: WorkflowDefinition, args: Sequence[Any], kwargs:
 
 logger = logging.getLogger("durable.timer")
 
-#: Schedules of one transaction.
+#: The most schedules of one transaction.
 AT_ONCE: Final = 50
-#: How long a schedule is put off whose workflow this timer does not know, or that raises an error.
+#: The delay of a schedule that raises an error, or whose workflow this timer does not know.
 _LEAVE: Final = timedelta(seconds=1)
-#: What a database raises about the rows of a statement. Its other errors may be over at the next look.
+#: Database errors caused by the rows of a statement. Other errors may be gone at the next try.
 _OF_ROWS: Final = (IntegrityError, DataError, InternalError)
 #: A worker that was seen within this time may be alive.
 _ALIVE: Final = timedelta(minutes=2)
 
 
 def next_look(now: datetime) -> datetime | None:
-    """Return when something is due next, `now` if it is; None if nothing is. One statement along an index."""
+    """Return when the next tick is due: `now` if it is due already, None if there is none. One statement along an
+    index.
+    """
     waiting = Exists(_waiting_whose_run_has_ended(rows()))
     found = (
         rows().filter(due_at__isnull=False).order_by("due_at").annotate(ready=waiting).values_list("due_at", "ready")
@@ -291,17 +292,17 @@ def next_look(now: datetime) -> datetime | None:
 
 
 def next_due(names: Collection[str]) -> datetime | None:
-    """Return when the first of these schedules is due; None if none will be."""
+    """Return when the first of these schedules is due, or None."""
     found = rows().filter(name__in=names, due_at__isnull=False).order_by("due_at")
     due: datetime | None = found.values_list("due_at", flat=True).first()
     return due
 
 
 def tick_due(now: datetime, *, most: int = AT_ONCE, only: Collection[str] | None = None) -> int:
-    """Tick up to `most` schedules that are due, those due longest first; return how many were looked at.
+    """Tick up to `most` due schedules, the longest due first; return how many were processed.
 
-    `only`: these schedules alone, by name. If one raises an error, each is ticked alone, and that one is refused.
-    Raises errors of the connection.
+    `only`: just these schedules, by name. If one raises an error, each is ticked alone, and that one is refused. Raises
+    errors of the connection.
     """
     at = runtime.current()
     try:
@@ -315,12 +316,14 @@ def tick_due(now: datetime, *, most: int = AT_ONCE, only: Collection[str] | None
 
 
 def _is_of_connection(error: Exception) -> bool:
-    """Return whether the database cannot be asked now. The end of a transaction has opened a lost connection again."""
+    """Return whether the error means that the database cannot be reached. The end of a transaction reopens a lost
+    connection.
+    """
     return isinstance(error, Error) and not connections[conf.DATABASE].is_usable()
 
 
 def _one_by_one(at: Runtime, now: datetime, most: int, only: Collection[str] | None) -> int:
-    """Tick each schedule in a transaction of its own. Raises an error of a schedule that could not even be put off."""
+    """Tick each schedule in its own transaction. Raises the error of a schedule that could not even be put off."""
     names = list(_due(rows(), now, only).order_by("due_at").values_list("name", flat=True)[:most])
     waiting = _ready(at, rows().exclude(name__in=names), only).order_by("waiting_at")
     names += waiting.values_list("name", flat=True)[: most - len(names)]
@@ -340,9 +343,9 @@ def _one_by_one(at: Runtime, now: datetime, most: int, only: Collection[str] | N
 
 
 def _left_behind(at: Runtime, now: datetime, name: str, error: Exception) -> Exception | None:
-    """Refuse what the schedule was to start, or put it off by a moment if that may help or cannot be written.
+    """Refuse what the schedule was to start; or put the schedule off a little, if that may help or the refusal fails.
 
-    Returns the error if the schedule is due as before.
+    Returns the error if the schedule is still due.
     """
     if not isinstance(error, Error) or isinstance(error, _OF_ROWS):
         try:
@@ -359,7 +362,7 @@ def _left_behind(at: Runtime, now: datetime, name: str, error: Exception) -> Exc
 
 
 def _pass_over(at: Runtime, now: datetime, schedule: Schedule, error: Exception) -> None:
-    """Refuse the tick that waits and may begin, else the moment that is due, and go on with the next."""
+    """Refuse the waiting tick if it may begin, or else the due moment, and continue with the next."""
     why = f"{type(error).__name__}: {_first_line(error)}"[:2_000]
     batch = TickBatch.about(at, now, [schedule])
     batch.count_ticks(schedule)
@@ -376,12 +379,12 @@ def _pass_over(at: Runtime, now: datetime, schedule: Schedule, error: Exception)
 
 
 def _first_line(error: Exception) -> str:
-    """Return the message without the lines in which a database shows the values of a row."""
+    """Return the first line of the message: the other lines of a database's error show the values of a row."""
     return next(iter(str(error).splitlines()), "")
 
 
 def _locked(at: Runtime, now: datetime, most: int, only: Collection[str] | None) -> list[Schedule]:
-    """Return the schedules that are due, then those whose waiting tick may begin; locked."""
+    """Return the due schedules, then those whose waiting tick may begin; all locked."""
     lock_table()
     found = list(_with_locks(_due(rows(), now, only).order_by("due_at"))[:most])
     if len(found) < most:
@@ -473,7 +476,7 @@ def _decide(batch: TickBatch, schedule: Schedule, due: Due) -> None:
     is_next_in_line = due.is_catching_up and schedule.catch_up == "all" and schedule.overlap != "allow"
     running = batch.open_runs(schedule)
     if is_next_in_line and (running or schedule.waiting_at is not None):
-        # What was missed is made up for one after the other: it waits for the end of the run before it.
+        # Missed moments are made up for one after the other: each waits for the end of the earlier run.
         schedule.next_at, schedule.due_at = due.tick, None
         if schedule.waiting_at is None:
             schedule.waiting_at, schedule.last_run_id = due.tick, running[-1]
@@ -484,7 +487,7 @@ def _decide(batch: TickBatch, schedule: Schedule, due: Due) -> None:
 
 
 def _is_for_others(batch: TickBatch, schedule: Schedule, due: Due) -> bool:
-    """Return whether this process lacks the workflow's code and another one may have it: a deploy is under way."""
+    """Return whether this process lacks the workflow's code and another may have it, as during a deploy."""
     if runtime.is_replaced() or due.tick is None or batch.now - due.tick - delay_of(schedule, due.tick) > LATE:
         return False
     try:

@@ -1,6 +1,6 @@
 """The verbs on schedules: each is one audited change under the lock of the schedule's row.
 
-The row of the audit log names the schedule in its detail. `acting_as(expected=)` takes a `revision_of` the schedule.
+The audit log names the schedule. `acting_as(expected=)` takes a `revision_of` the schedule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from durable.runtime import Runtime
 from durable.schedules import CatchUp, Overlap, RuleLike, read_rules, run_id_of
 from durable.schedules.rules import check_zone, upcoming
 
-#: Moments of one backfill: as many as ticks are kept.
+#: The most moments of one backfill: as many as ticks are kept.
 MOST_BACKFILLED: Final = KEPT
 
 _FIRST_YEAR: Final = 1970  # of a backfill
@@ -34,7 +34,7 @@ _FIRST_YEAR: Final = 1970  # of a backfill
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """The moments that a backfill starts, oldest first, and how many of the period have a run already."""
+    """The moments that a backfill starts, oldest first, and how many moments of the period already have a run."""
 
     moments: Sequence[datetime]
     existing: int
@@ -64,8 +64,8 @@ def create(
 ) -> Schedule:
     """Create a schedule, as `Schedule.objects.create` does, and log it.
 
-    Raises OperationDeniedError, UnknownWorkflowError, TypeError and ValueError for what cannot be one, and
-    ScheduleError for a name that is taken.
+    Raises OperationDeniedError, UnknownWorkflowError, TypeError and ValueError for invalid arguments, and ScheduleError
+    for a name that is taken.
     """
     require_step("creating a schedule", "create it in a step")
     at = runtime.current()
@@ -98,7 +98,7 @@ def create(
 
 
 def pause(name: str) -> Schedule:
-    """Let the schedule start nothing until it is resumed. Runs that exist go on; a tick that waits goes on waiting.
+    """Pause the schedule: it starts nothing until it is resumed. Existing runs continue; a waiting tick keeps waiting.
 
     Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, and ScheduleError if it is paused already.
     """
@@ -114,7 +114,7 @@ def pause(name: str) -> Schedule:
 
 
 def resume(name: str) -> Schedule:
-    """Let the schedule tick again, from its next moment on: the moments of the pause are not made up for.
+    """Resume the schedule from its next moment on; moments of the pause are not made up for.
 
     Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, and ScheduleError if it is not paused, or
     the code no longer has it.
@@ -134,9 +134,9 @@ def resume(name: str) -> Schedule:
 
 
 def run_now(name: str, *, force: bool = False) -> Tick:
-    """Tick the schedule now, paused or not; return what became of it. The moment is the time of the call.
+    """Tick the schedule now, even if it is paused; return the tick. Its moment is the time of the call.
 
-    `overlap` decides as for any tick; with `force` the run is started whatever else runs. Raises OperationDeniedError,
+    `overlap` decides as for any tick; with `force` the run is started in any case. Raises OperationDeniedError,
     ScheduleNotFoundError and StaleScheduleError.
     """
     with _changing("run_schedule", name) as change:
@@ -156,7 +156,7 @@ def plan_backfill(name: str, since: datetime, until: datetime) -> Backfill:
 
 
 def backfill(name: str, since: datetime, until: datetime) -> list[Tick]:
-    """Start the run of each moment from `since` to `until`, both included, that has none; return the ticks.
+    """Start a run for each moment from `since` to `until` (inclusive) that has none; return the ticks.
 
     The runs begin at once, whatever `overlap` says. Raises OperationDeniedError, ScheduleNotFoundError,
     StaleScheduleError, ValueError for a period that has more than `MOST_BACKFILLED` moments or is not in the past.
@@ -185,10 +185,10 @@ def edit(
     no_window: bool = False,
     jitter: Duration | None = None,
 ) -> Schedule:
-    """Change a schedule that operators own; what is left out stays. Its next moment follows from the new rule.
+    """Change a schedule that operators own; omitted options stay. The next moment is computed from the new rule.
 
     Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, ScheduleError for a schedule of the code,
-    and TypeError and ValueError for what it cannot have.
+    and TypeError and ValueError for invalid values.
     """
     given: dict[str, Any] = {
         "rule": rule,
@@ -226,7 +226,7 @@ def edit(
 
 
 def override(name: str, rule: RuleLike, *, zone: str | None = None) -> Schedule:
-    """Let another rule be in force instead of the code's, until it is taken back. It survives deploys.
+    """Override the code's rule until `take_back`. The override survives deploys.
 
     Without a `zone` the schedule's own stays. Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError,
     ScheduleError for a schedule that operators own, and TypeError and ValueError.
@@ -246,7 +246,7 @@ def override(name: str, rule: RuleLike, *, zone: str | None = None) -> Schedule:
 
 
 def take_back(name: str) -> Schedule:
-    """Let the code's rule be in force again.
+    """Revert the override: the code's rule is in force again.
 
     Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, and ScheduleError if it is not overridden.
     """
@@ -284,11 +284,11 @@ class _Change:
 
     @property
     def actor(self) -> str:
-        """The name of who acts."""
+        """The name of the actor."""
         return self.by.done(before="", after="").actor_label
 
     def save(self, *, before: str = "", after: str = "", detail: str = "") -> None:
-        """Write the row, and log the change."""
+        """Write the schedule's row, and log the change."""
         self.schedule.changes += 1
         self.schedule.save(using=conf.DATABASE)
         self.log(before=before, after=after, detail=detail)
@@ -318,7 +318,7 @@ def _log(
 
 
 def _check_queue(queue: str) -> None:
-    """Raise ValueError for a queue that no worker can serve; "" is that of the workflow."""
+    """Raise ValueError for a queue that no worker can serve; "" stands for the workflow's queue."""
     if queue and conf.REDIS:
         check_served(queue)
 
