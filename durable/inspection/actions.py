@@ -1,7 +1,7 @@
-"""Operators' verbs: the audit log, searched, marks on a run's axis of time, the verbs that a state allows, saved views.
+"""Operators' verbs: searches of the audit log, marks on a run's time axis, the verbs that a state allows, saved views.
 
-A search by run, bulk, user or time follows an index. Any other condition is looked for among a bounded number of rows,
-the newest ones before the end of the wanted time.
+A search by run, bulk, user or time follows an index. Any other condition is checked on a bounded number of rows, the
+newest ones before the end of the wanted time.
 
 For display, not for decisions: the verb itself decides again, under the run's lock.
 `durable.operations.audit.PERMISSIONS` has the permission that each verb needs.
@@ -28,18 +28,18 @@ from durable.models import OperatorAction, Run, SavedView
 from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
 
-WINDOW: Final = 100_000  # rows that are searched if no index serves a condition
-WINDOW_OF_VISIBLE: Final = 10_000  # rows among which those on the runs that a user may see are looked for
+WINDOW: Final = 100_000  # rows to search if no index serves a condition
+WINDOW_OF_VISIBLE: Final = 10_000  # rows to search for those on runs that a user may see
 #: The outcomes whose detail is not the text of an error about any run.
 _TELLING: Final = frozenset({"done", "denied", "stale"})  # `durable.operations.audit.Outcome`
-_STARTED: Final = "as run "  # in a detail: what follows is the id of the run that was started
+_STARTED: Final = "as run "  # in a detail, before the id of the run that was started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionCriteria:
     """A filter of the audit log. Every given condition has to hold; an empty one is ignored.
 
-    `person` is a user's name or, if no user has it, a part of the name that the log has. `reason` is a part of one,
+    `person` is a user's name or, if no user has it, a part of a name in the log. `reason` is a part of a reason,
     ignoring case. The times are aware, from (included) and until (excluded). `bulk_id` selects the row of a bulk and
     the rows of its runs. `is_grouped` leaves out the rows of a bulk's runs.
     """
@@ -59,7 +59,7 @@ class ActionCriteria:
 def search_actions(wanted: ActionCriteria, *, window: int = WINDOW) -> QuerySet[OperatorAction]:
     """Return the matching actions, without an order. At most two statements, to find the user and the window."""
     found = OperatorAction.objects.using(conf.DATABASE).all()
-    if "\0" in wanted.person + wanted.reason:  # no text in the database has it
+    if "\0" in wanted.person + wanted.reason:  # no text in the database can contain it
         return found.none()
     if wanted.bulk_id:
         found = found.filter(Q(bulk_id=wanted.bulk_id) | Q(bulk_id="", run_id=wanted.bulk_id))
@@ -107,10 +107,11 @@ def _within(actions: QuerySet[OperatorAction], until: datetime | None, window: i
 def visible_page(
     actions: QuerySet[OperatorAction], within: RunQuerySet, limit: int
 ) -> tuple[list[OperatorAction], OperatorAction | None]:
-    """Return up to `limit` of these actions on runs `within`, the newest first, and the one behind which to go on.
+    """Return up to `limit` of these actions on runs `within`, the newest first, and the action after which the next
+    page begins.
 
-    The next `WINDOW_OF_VISIBLE` actions are looked through, so a page may be short and have one to go on behind. None
-    for the last page. Two statements.
+    Searches the next `WINDOW_OF_VISIBLE` actions, so a page may be short although more follow. None for the last page.
+    Two statements.
     """
     ordered = actions.order_by("-created_at", "-id")
     behind = list(ordered.only("created_at")[WINDOW_OF_VISIBLE - 1 : WINDOW_OF_VISIBLE + 1])
@@ -124,8 +125,7 @@ def visible_page(
 def detail_without_runs(action: OperatorAction) -> str:
     """Return the detail of an action on a run for a reader who may not see all runs.
 
-    Without the run that the action has started, and without the error of an action that was refused: it may name any
-    run.
+    Omits the id of a started run, and the error of a refused action, which may name any run.
     """
     if action.outcome not in _TELLING:
         return ""
@@ -138,7 +138,7 @@ _ALIVE = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING)
 
 
 def possible_verbs(run: Run) -> tuple[str, ...]:
-    """Return the verbs that fit the run's current state, in the order in which an operator is likely to want them."""
+    """Return the verbs that fit the run's current state, the likeliest first."""
     is_asked_to_pause = run.pending_request == Request.PAUSE
     is_asked_to_cancel = run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK)
     is_internal = run.workflow.startswith(_INTERNAL)
@@ -181,14 +181,14 @@ _DONE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """An operator's verb on the run: "recovered by ada: the bank is back"."""
+    """An operator's verb on the run, for display: "recovered by ada: the bank is back"."""
 
     title: str
     at: datetime
 
 
 def read_marks(run: Run, now: datetime) -> list[Mark]:
-    """Return what operators did to the run before its end, in order, at most 50; one statement."""
+    """Return the operators' verbs on the run before its end, in order, at most 50; one statement."""
     found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id, outcome="done", action__in=list(_DONE))
     before = (run.finished_at or now) + _AT_ONCE
     chosen = found.filter(created_at__lte=before).order_by("created_at", "id")[:_MOST]

@@ -1,10 +1,10 @@
-"""Running steps: those that workers are in, with their age, what is usual for them, and what they have saved.
-
-Computed from a bounded sample of the workflow's runs, by look-ups only. Two statements, whatever the tables hold. A
-duration is that of the attempt that succeeded: not the attempts before it, nor the time between them.
+"""Running steps with their age, their usual durations, and their saved details.
 
 Reads the rows that workers write about steps that have run for a second. Rows of a lost lease are never returned. All
-lists are bounded, and the durations are computed for a bounded number of places.
+lists are bounded.
+
+Usual durations are computed from a bounded sample of the workflow's runs and for a bounded number of places, with two
+statements that only follow indexes. A duration is that of the successful attempt, without earlier attempts and pauses.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from durable.models.rows import SafeTextField, unpack
 from durable.models.run import RunQuerySet
 from durable.models.workers import LEFT, ActivityQuerySet
 
-#: Runs that are sampled of each kind: the newest that have completed, that have failed, and that were created.
+#: How many runs are sampled of each kind: the newest completed, the newest failed, and the newest created.
 RUNS: Final = 10
 ENTRIES: Final = 300  # entries of a run from which the steps of a workflow are taken
 NEIGHBOURS: Final = 10  # iterations of a loop, the first ones and those before the given one
-MOST: Final = 20  # places whose usual durations are computed at once
-FOLDED_FROM: Final = 5  # places that differ in numbers alone, as in the timeline
+MOST: Final = 20  # places whose usual durations are computed in one call
+FOLDED_FROM: Final = 5  # places that differ only in numbers, as in the timeline
 
 _ITERATION: Final = re.compile(r"(?<=/)~(\d+)(?=/|$)")
 _COLUMNS: Final = ("location", "kind", "status", "attempts", "began", "ended")
@@ -54,10 +54,9 @@ class StepDurations:
     """The usual durations of a step. Seconds; None without a success among the sampled executions.
 
     `place` is its location with "~" in place of an iteration's number, and with "#" for the numbers of steps and
-    branches that were folded into one. Of the `sampled` executions that have ended,
-    `failed` have failed for good; the others have succeeded, with `attempts` attempts on average. `workflow_durations`
-    counts those as well that a recovery has let begin anew, as long as their attempts are stored: they are deleted with
-    the step's entry.
+    branches that were folded into one. Of the `sampled` executions that have ended, `failed` have failed for good; the
+    others have succeeded, with `attempts` attempts on average. `workflow_durations` also counts executions that a
+    recovery has repeated, as long as their attempts are stored (they are deleted with the step's entry).
     """
 
     place: str
@@ -74,7 +73,7 @@ def workflow_durations(workflow: str, within: RunQuerySet | None = None) -> list
 
     `within` limits the runs, for example to those that a user may see. Runs of each name of the workflow that this
     process knows are sampled. A step whose location comes after the first `ENTRIES` of each sampled run is missing.
-    From `FOLDED_FROM` on, places that differ in the numbers of their names alone are one.
+    `FOLDED_FROM` or more places that differ only in numbers count as one.
     """
     [runs] = _sampled_runs([workflow], within)
     entries = [_entries().filter(run_id=each).order_by("location") for each in runs]
@@ -93,8 +92,8 @@ def usual_durations(
 ) -> dict[SampledStep, StepDurations]:
     """Return the usual durations of these steps; two statements.
 
-    At most `MOST` places are looked up: a workflow and a location without its iterations' numbers. Steps of other
-    places, and those of which nothing is known, are missing. `within` limits the runs beside their own.
+    At most `MOST` places are looked up: a workflow and a location without its iterations' numbers. Steps at other
+    places, and steps without data, are missing. `within` limits the runs other than the steps' own.
     """
     wanted: dict[tuple[str, str], list[SampledStep]] = defaultdict(list)
     for step in steps:
@@ -133,13 +132,13 @@ def _sampled_runs(workflows: Sequence[str], within: RunQuerySet | None = None) -
 
 
 def _neighbours(runs: Collection[str], step: SampledStep) -> QuerySet[Any]:
-    """Return executions of the step in these runs and its own."""
+    """Return executions of the step in its own run and in these runs."""
     _, own_run, location = step
     return _entries().filter(run__in=[own_run, *runs], location__in=_iterations(location)).order_by()
 
 
 def _iterations(location: str) -> list[str]:
-    """Return the locations of the same step in other iterations of the innermost loop; its own outside loops."""
+    """Return the locations of the step in other iterations of the innermost loop; outside of loops only its own."""
     *_, innermost = (None, *_ITERATION.finditer(location))
     if innermost is None:
         return [location]
@@ -163,14 +162,14 @@ def _entries() -> QuerySet[Any]:
 
 
 def _failed_attempts() -> QuerySet[Any]:
-    """Return the failed attempts of steps, in the columns of their entries."""
+    """Return the failed attempts of steps, in the columns of entries."""
     return Attempt.objects.using(conf.DATABASE).annotate(
         kind=Value(""), status=Value(""), attempts=F("number"), began=F("started_at"), ended=F("finished_at")
     )
 
 
 def _folded(by_place: Mapping[str, list[_Execution]]) -> dict[str, list[_Execution]]:
-    """Return the executions by place, those of many numbered places together."""
+    """Group the executions by place; numbered places become one if there are many."""
     alike: dict[str, list[str]] = defaultdict(list)
     for place in by_place:
         alike[numberless(place)].append(place)
@@ -185,7 +184,7 @@ def _folded(by_place: Mapping[str, list[_Execution]]) -> dict[str, list[_Executi
 
 @dataclass(frozen=True, slots=True)
 class _Execution:
-    """An execution of a step that has ended. `took` is None if it has failed."""
+    """An ended execution of a step. `took` is None if it failed."""
 
     location: str
     attempts: int
@@ -206,7 +205,7 @@ def _executions(rows: Iterable[tuple[Any, ...]]) -> list[_Execution]:
 
 
 def _begun_anew(entries: Iterable[tuple[Any, ...]], failed: Iterable[tuple[Any, ...]]) -> Iterator[_Execution]:
-    """Yield the executions of these entries that failed for good and were followed by another one, by their attempts.
+    """Yield the executions that failed for good and were later repeated, from the attempts of these entries.
 
     The numbers of attempts begin anew with a recovery.
     """
@@ -239,13 +238,13 @@ def _measured(place: str, executions: Sequence[_Execution]) -> StepDurations:
 
 
 PAGE: Final = 50  # activities
-MOST_ACTIVITIES: Final = 200  # activities of one run, of the runs of a list, and that are examined for hung ones
+MOST_ACTIVITIES: Final = 200  # the most activities of one run, of the runs of a list, and in a search for hung ones
 HUNG_AFTER: Final = 60.0  # seconds after which a step may count as hung
 HUNG_FACTOR: Final = 5.0  # times its 95th percentile
-_ENOUGH: Final = 3  # successes from which on the percentile counts
+_ENOUGH: Final = 3  # successes needed for the percentile to count
 _HELD: Final = (RunState.RUNNING, RunState.ROLLING_BACK)
 
-#: The key of an activity in the list: since when it runs, and its number.
+#: The key of an activity in the list: the time of its begin, and its number.
 ActivityKey = tuple[datetime, int]
 _CURSOR: Final = re.compile(r"(\d{1,16})-(\d{1,18})")  # microseconds since 1970, number
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -255,9 +254,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class RunningStep:
     """An attempt of a step, or a call of a step's rollback handler, that runs now.
 
-    `seconds` is its age, `timeout` in seconds, 0 for none. `usual` is None where it was not read or nothing is known.
-    With `left` it is what an asynchronous step has left on its event loop, and what `left` names: it goes on after it
-    was cancelled, at `began_at`. Its `attempt` is 0, and its `location` is "" if the workflow's own code has left it.
+    `seconds` is its age, `timeout` in seconds, 0 for none. `usual` is None if it was not read or is not known. With
+    `left` it is instead a task or thread, named by `left`, that an asynchronous step left on its event loop: it
+    continues although it was cancelled at `began_at`. Then `attempt` is 0, and `location` is "" if the workflow's own
+    code left it.
     """
 
     key: ActivityKey
@@ -284,7 +284,7 @@ class RunningStep:
 
     @property
     def is_hung(self) -> bool:
-        """Whether it runs for much longer than usual, or past half of its timeout if its usual time is not known.
+        """Whether it has run much longer than usual or, if that is not known, for more than half of its timeout.
 
         No step is hung within its first minute.
         """
@@ -298,7 +298,7 @@ class RunningStep:
 
     @property
     def overrun(self) -> str:
-        """The consequences of a step that goes on after its timeout, or of what one has left: sentences, or ""."""
+        """Describe a step that continues after its timeout, or what a step has left running; "" for neither."""
         if not (self.left or 0 < self.timeout < self.seconds):
             return ""
         if self.left:
@@ -316,7 +316,7 @@ class RunningStep:
 
     @property
     def name(self) -> str:
-        """The step, for people: 'step "charge"', or 'the rollback handler of "charge"'."""
+        """The step for display: 'step "charge"', or 'the rollback handler of "charge"'."""
         name = display_location(self.location)
         if self.left:
             text = _('%(left)s, which step "%(name)s" has left') if name else _("%(left)s, which the workflow has left")
@@ -326,7 +326,7 @@ class RunningStep:
 
     @property
     def limits(self) -> str:
-        """The limits of its age: "timeout 51 m; usually 2 s", "" for nothing."""
+        """The limits of its age: "timeout 51 m; usually 2 s"; "" if there are none."""
         known = [_("timeout %(span)s") % {"span": span(self.timeout)}] if self.timeout else []
         if self.usual is not None and self.usual.p50 is not None:
             known.append(_("usually %(span)s") % {"span": span(self.usual.p50)})
@@ -339,9 +339,9 @@ class RunningStep:
 
     @property
     def words_of_minute(self) -> str:
-        """The same with the age in its largest unit alone.
+        """The same, with the age only in its largest unit.
 
-        It stays as it is for a minute at least, once the step has run for one.
+        After the first minute, the text changes at most once a minute.
         """
         return self._told(units=1)
 
@@ -353,7 +353,7 @@ class RunningStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityPage:
-    """A page of what runs now, the oldest first; `next_cursor` is None at the end."""
+    """A page of running steps, the oldest first; `next_cursor` is None at the end."""
 
     steps: Sequence[RunningStep]
     next_cursor: str | None = None
@@ -369,10 +369,10 @@ class RunningStack:
 
 
 def activities_of(run: Run, now: datetime, within: RunQuerySet | None = None) -> list[RunningStep]:
-    """Return what runs of the run at `now`, the oldest first.
+    """Return the running steps of the run at `now`, the oldest first.
 
-    One statement, and two for what is usual if there is anything; none for a run that no worker has. `within` limits
-    the runs that tell what is usual, for example to those that a user may see.
+    One statement, and two for the usual durations if there are any steps; none for a run that no worker has. `within`
+    limits the runs used for usual durations, for example to those that a user may see.
     """
     return activities_of_runs([run], now, with_usual=True, within=within)[run.id]
 
@@ -380,7 +380,7 @@ def activities_of(run: Run, now: datetime, within: RunQuerySet | None = None) ->
 def activities_of_runs(
     runs: Iterable[Run], now: datetime, *, with_usual: bool = False, within: RunQuerySet | None = None
 ) -> defaultdict[str, list[RunningStep]]:
-    """Return what runs of each of the runs, by id, the oldest first; one statement, two more `with_usual`."""
+    """Return the running steps of each of the runs, by id, the oldest first; one statement, two more `with_usual`."""
     found: defaultdict[str, list[RunningStep]] = defaultdict(list)
     held = [run.id for run in runs if run.state in _HELD and run.lease_expires_at is not None]
     if held:
@@ -394,7 +394,7 @@ def activities_of_runs(
 def list_activities(
     now: datetime, *, cursor: str | None = None, limit: int = PAGE, within: RunQuerySet | None = None
 ) -> ActivityPage:
-    """Return a page of what runs at `now`, the oldest first; three statements. `within` limits the runs.
+    """Return a page of the steps running at `now`, the oldest first; three statements. `within` limits the runs.
 
     Raises InvalidCursorError.
     """
@@ -409,13 +409,13 @@ def list_activities(
 
 
 def hung_steps(now: datetime, within: RunQuerySet | None = None) -> list[RunningStep]:
-    """Return the steps that hang, the oldest first; three statements. The oldest `MOST` running steps are examined."""
+    """Return the hung steps, the oldest first; three statements. Examines the oldest `MOST` running steps."""
     old = _current(now, within).filter(began_at__lte=now - timedelta(seconds=HUNG_AFTER))
     return [step for step in _read(old[:MOST_ACTIVITIES], now, with_usual=True, within=within) if step.is_hung]
 
 
 def read_stack(run: Run, location: str, now: datetime) -> RunningStack | None:
-    """Return the stack of the step that runs at this place; None if none runs there."""
+    """Return the stack of the step running at this location, or None."""
     row = _current(now).filter(run=run, location=location).first()
     if row is None:
         return None
@@ -485,9 +485,9 @@ _ACTIVITY_COLUMNS: Final = (
 
 
 def saved_by(run: Run, locations: Sequence[str]) -> dict[str, Any]:
-    """Return the newest save of each step at these locations that has one, decoded and redacted; one statement.
+    """Return the newest saved details of each step at these locations, decoded and redacted; one statement.
 
-    Show it to users with `view_payload`. A completed step has none: its commit deletes it.
+    Show it to users with `view_payload`. A completed step has none: its commit deletes them.
     """
     if not locations:
         return {}

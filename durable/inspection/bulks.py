@@ -1,7 +1,7 @@
-"""Bulks as operators see them: the order in words, the causes of the failed runs of a selection, and how far a bulk is.
+"""Bulks as operators see them: a description of the order, the causes of a selection's failed runs, and the progress.
 
-Read from the rows of the audit log that belong to the bulk and, for a bulk in the background, from the state of its
-run. A constant number of statements, each with a cap.
+Read from the audit log and, for a bulk in the background, from the state of its run. A constant number of statements,
+each with a cap.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from durable.models import Cause, Entry, OperatorAction, Run
 from durable.models.run import RunQuerySet
 from durable.tag_hashes import is_hashed
 
-CAP: Final = 10_000  # rows of a bulk that are counted, and searched for failed runs
+CAP: Final = 10_000  # rows of a bulk to count, and to search for failed runs
 _READ: Final = 500  # refused rows that are grouped
 _SHOWN: Final = 20  # runs of a group
 _MOST_INPUT: Final = 1024 * 1024  # bytes of an order that are read
@@ -46,14 +46,13 @@ _FOLLOWED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkSummary:
-    """A bulk: who requested it, and how far it is.
+    """A bulk: who requested it, and its progress.
 
-    `run` is the run that does it in the background, None for a bulk that was done at once, and for one whose run was
-    deleted. `done` and `refused` are numbers of runs, `total` is that of the runs that were to be processed, None if it
-    is not known. `again` counts those that have failed since, among the newest `CAP` that were done; None if the verb
-    is not followed. `started` are the children that its replays start again, those of the newest `CAP` of them; None
-    for other verbs. `stopped` are the failed and the open runs of a canary that stopped the bulk, None if it is not
-    stopped; `was_stopped` says that an operator ended it there.
+    `run` is its background run; None for a bulk done at once, or if the run was deleted. `done`, `refused` and `total`
+    are numbers of runs; `total` is None if it is not known. `again` counts runs that have failed again, among the
+    newest `CAP` done; None if the verb is not followed. `started` are the children that its replays start again, for
+    the newest `CAP` replays; None for other verbs. `stopped` are the failed and the open runs of the canary that
+    stopped the bulk; None if it is not stopped. `was_stopped`: an operator ended it there.
     """
 
     id: str
@@ -76,17 +75,17 @@ class BulkSummary:
 
     @property
     def is_over(self) -> bool:
-        """Whether it does nothing more."""
+        """Whether the bulk does nothing more."""
         return self.run is None or self.run.finished_at is not None
 
     @property
     def processed(self) -> int:
-        """The number of runs that were processed so far."""
+        """The number of runs processed so far."""
         return self.done.number + self.refused.number
 
     @property
     def numbers(self) -> str:
-        """Its progress, in words: "312 of 1,060; 3 refused; 2 failed again"."""
+        """The progress in words: "312 of 1,060; 3 refused; 2 failed again"."""
         processed = str(Count(number=self.processed, is_capped=self.done.is_capped))
         if self.total is not None and self.total >= self.processed:
             processed = _("%(number)s of %(total)s") % {"number": processed, "total": thousands(self.total)}
@@ -101,7 +100,7 @@ class BulkSummary:
 
     @property
     def headline(self) -> str:
-        """Its present work, as one sentence without a full stop."""
+        """The present state, as one sentence without a full stop."""
         if self.stopped is not None:
             return self._stopped_why(*self.stopped)
         told = {"numbers": self.numbers, "first": self.done}
@@ -143,7 +142,7 @@ class BulkSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusals:
-    """The runs of a bulk that were refused for one reason: the first ones, and how many there are."""
+    """Runs of a bulk that were refused for one reason: the first ones, and their number."""
 
     outcome: str
     reason: str
@@ -159,7 +158,7 @@ def find_bulk(bulk_id: str) -> BulkSummary | None:
     rows = _rows(bulk_id)
     first = rows.order_by("bulk_id", "outcome", "id").first()  # along the index
     head = _head(bulk_id) or first
-    if head is None or (run is None and first is None and head.after):  # an action on a run, which was deleted
+    if head is None or (run is None and first is None and head.after):  # an action on a single run, which was deleted
         return None
     state = {} if run is None else _state_of(run)
     done, refused = _counted(bulk_id, state)
@@ -188,7 +187,8 @@ def find_bulk(bulk_id: str) -> BulkSummary | None:
 def find_limited_bulk(bulk_id: str, within: RunQuerySet, actor_id: Any) -> BulkSummary | None:
     """Return the bulk with this id for a user who may see the runs `within`; None if there is none for this user.
 
-    It has to be the user's own, of no more than `_READ` runs, none of which has gone out of sight. Two more statements.
+    It must be the user's own bulk, of at most `_READ` runs, and the user must still see all of them. Two more
+    statements.
     """
     found = find_bulk(bulk_id)
     if found is None or found.actor_id is None or str(found.actor_id) != str(actor_id):
@@ -204,13 +204,13 @@ def find_limited_bulk(bulk_id: str, within: RunQuerySet, actor_id: Any) -> BulkS
 
 
 def refusals(bulk_id: str) -> list[Refusals]:
-    """Return the first refused runs of the bulk by reason, the most frequent first. One statement."""
+    """Return the refusals of the bulk by reason, the most frequent first. One statement."""
     found = _rows(bulk_id).filter(outcome__in=_REFUSED).order_by("outcome", "id")
     return refusals_of(found.values_list("outcome", "run_id", "detail")[:_READ])
 
 
 def refusals_of(rows: Iterable[tuple[str, str, str]]) -> list[Refusals]:
-    """Group refused runs, each as outcome, id and detail, by reason; the most frequent first."""
+    """Group refused runs (outcome, id, detail) by reason, the most frequent first."""
     groups: dict[tuple[str, str], list[str]] = {}
     for outcome, run_id, detail in rows:
         groups.setdefault((outcome, detail.replace(f'"{run_id}"', "").replace("  ", " ")), []).append(run_id)
@@ -222,9 +222,9 @@ def refusals_of(rows: Iterable[tuple[str, str, str]]) -> list[Refusals]:
 
 
 def failed_again(bulk_id: str, verb: str, within: RunQuerySet | None = None) -> RunQuerySet:
-    """Return the runs that the bulk's verb was applied to and that are failed now, among the newest `CAP` of its rows.
+    """Return the runs that failed again after the bulk's verb, among the newest `CAP` of its rows.
 
-    For a replay as new runs these are the new ones. `within` limits them, for example to those that a user may see.
+    For replays as new runs, the new runs count. `within` limits the runs, for example to those that a user may see.
     """
     runs = (Run.objects.using(conf.DATABASE) if within is None else within).filter(state=RunState.FAILED.value)
     originals = _done(bulk_id).order_by("-id").values("run_id")[:CAP]
@@ -256,7 +256,7 @@ class FailedAgain:
 
     @property
     def total(self) -> int | None:
-        """Always None: the runs would have to be counted."""
+        """Always None: the total is not known without counting."""
         return None
 
     @property
@@ -265,23 +265,23 @@ class FailedAgain:
         return False
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """Return up to `limit` ids after `cursor`, by id, and the next cursor; None at the end."""
+        """Return up to `limit` ids after `cursor`, sorted by id, and the next cursor; None at the end."""
         found = self._runs().order_by("pk")
         ids = list((found if cursor is None else found.filter(pk__gt=cursor)).values_list("pk", flat=True)[:limit])
         return ids, ids[-1] if len(ids) == limit else None
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
-        """Return up to `limit` ids of them, if failed runs are asked for."""
+        """Return up to `limit` of the ids, if failed runs are asked for."""
         return self.page(None, limit)[0] if RunState.FAILED in states else []
 
     def tally(self, states: Collection[str], most: int) -> Tally:  # noqa: ARG002  # all of them are failed
-        """Count them by workflow. One statement."""
+        """Count the runs by workflow. One statement."""
         found = list(self._runs().values_list("workflow", flat=True)[:most])
         numbers = {(RunState.FAILED.value, workflow): found.count(workflow) for workflow in set(found)}
         return Tally(numbers=numbers, partial=frozenset({RunState.FAILED.value}) if len(found) >= most else frozenset())
 
     def failed(self) -> Sequence[tuple[RunQuerySet, bool]]:
-        """Return them, as one queryset, which is no window."""
+        """Return the runs as one queryset, which is not a window."""
         return [(self._runs(), False)]
 
     def _runs(self) -> RunQuerySet:
@@ -289,7 +289,7 @@ class FailedAgain:
 
 
 def bulks_among(run_ids: Iterable[str]) -> set[str]:
-    """Return those of the ids that are the ids of bulks. One statement."""
+    """Return the ids that are ids of bulks. One statement."""
     members = _rows_of(OuterRef("run_id"))
     heads = OperatorAction.objects.using(conf.DATABASE).filter(run_id__in=list(run_ids), bulk_id="")
     return set(heads.filter(Exists(members)).values_list("run_id", flat=True))
@@ -317,7 +317,7 @@ def _head(bulk_id: str) -> OperatorAction | None:
 
 
 def _counted(bulk_id: str, state: dict[str, Any]) -> tuple[Count, Count]:
-    """Return the numbers of runs done and refused: as the bulk's run has counted them, else from the log."""
+    """Return the numbers of done and refused runs, as counted by the bulk's run, or else from the log."""
     known = [state.get(name) for name in ("done", "refused")]
     if all(isinstance(each, int) for each in known):
         return Count(number=int(str(known[0]))), Count(number=int(str(known[1])))
@@ -340,7 +340,7 @@ def _number_started(bulk_id: str) -> Count:
 def _state_of(run: Run) -> dict[str, Any]:
     """Return the state of the bulk's loop or, at its end, its output; {} if there is none yet, or if it is hidden.
 
-    Its numbers and words are the app's own. Its reasons of refusals are not shown from here.
+    Do not show its reasons of refusals: only its numbers and words are the app's own.
     """
     recorded = Run.objects.using(conf.DATABASE).filter(pk=run.pk).values_list("output", flat=True).first()
     found = payload(run.workflow, "output", recorded, Place(run.pk, "output"))
@@ -388,7 +388,7 @@ _OPTIONS = {
 
 
 def order_words(order: Any, began_at: datetime) -> str:
-    """Return what the order of a bulk that began at this moment says, in sentences. At most one statement."""
+    """Describe the order of a bulk that began at this moment, in sentences. At most one statement."""
     options = [str(_OPTIONS.get(name, name)) for name, value in order.options.items() if value is True]
     options += [
         _('from "%(place)s"') % {"place": value}
@@ -459,7 +459,7 @@ def _conditions(wanted: RunCriteria) -> Iterator[str]:
 
 
 def _cause(fingerprint: str) -> str:
-    """Return a cause in words, its fingerprint if it was deleted since; one statement."""
+    """Describe a cause, or give its fingerprint if it was deleted since; one statement."""
     found = (
         Cause.objects.using(conf.DATABASE).filter(fingerprint=fingerprint).values_list("place", "error_type").first()
     )

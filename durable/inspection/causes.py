@@ -1,11 +1,11 @@
-"""Failed runs by cause, with what findings and bulks need of each, and the runs that repeat a failed one.
+"""Failed runs by cause, the facts about them for findings and bulks, and the runs that repeat a failed one.
 
-Reads the tables that are written when a run fails. A constant number of statements, each count and each sample with a
-cap. A pattern is text of an error's message, so it is redacted, and surfaces ask for `view_payload`.
+Reads the tables that are written when a run fails. A constant number of statements, with caps for counts and samples. A
+pattern comes from an error's message, so it is redacted, and surfaces require `view_payload`.
 
-Reads the newest `NEWEST` failed runs and says so if there are more.
+`failed_runs` reads the newest `NEWEST` failed runs.
 
-A failed run stays failed when another run repeats it. To recover it too may do once more what that run has done.
+A failed run stays failed when another run repeats it. To recover both may repeat the same effects.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from durable.models import Build, Cause, CauseBuild, Failure, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
-CAP: Final = 10_000  # runs of a cause that are counted
-MOST: Final = 50  # causes that a list has
-LINE_CAP: Final = 1_000  # runs of a further cause that are counted
+CAP: Final = 10_000  # runs of a cause to count
+MOST: Final = 50  # causes of a list
+LINE_CAP: Final = 1_000  # runs of a further cause to count
 MOST_BUILDS: Final = 10  # builds of a cause
-SAMPLE: Final = 500  # failures of a cause from which its workflows and its last day are taken
+SAMPLE: Final = 500  # failures of a cause that give its workflows and its last day
 BARS: Final = 48  # of the last day
 WIDTH: Final = timedelta(minutes=30)  # of a bar
-#: The width of a bar by the time that the chart of a single cause shows.
+#: The width of a bar, by the time span of a single cause's chart.
 SPANS: Final = {"day": WIDTH, "week": timedelta(days=7) / BARS, "month": timedelta(days=30) / BARS}
-LONG_SAMPLE: Final = 10_000  # failures from which more than a day is taken
+LONG_SAMPLE: Final = 10_000  # failures to read for more than a day
 _NEW: Final = timedelta(hours=1)  # where no build is known
 
-#: What is shown instead of a pattern whose text the project's hook may hide.
+#: Shown instead of a pattern whose text the project's hook may hide.
 HIDDEN_PATTERN: Final = "(hidden)"
 
 
@@ -66,14 +66,12 @@ HIDDEN_PATTERN: Final = "(hidden)"
 class CauseSummary:
     """A cause of failed runs.
 
-    `count` is the number of runs that are failed because of it. The first of these failed at `since`, the last one at
-    `last_at`. `workflows`, the one with the most failures first, and `bars`, the failures in each half hour of the last
-    day, or of a longer one of SPANS, come from the newest failures; `is_sampled` says that this time had more. `builds`
-    are those builds of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a
-    single cause.
-    `is_new` says that it was first seen since the newest build appeared or, where no build is known, within the last
-    hour. `pattern` is redacted; show it to users with `view_payload`. `note` is what an operator has said of it, "" for
-    nothing; it is left out for a user who may see some runs only.
+    `count` is the number of runs that are now failed because of it; the first failed at `since`, the last at `last_at`.
+    `workflows` (the most frequent first) and `bars` (failures in each half hour of the last day, or of a longer one of
+    SPANS) come from the newest failures; `is_sampled`: there were more. `builds` are the builds whose workers have seen
+    it: the newest one in a list, the newest `MOST_BUILDS` of a single cause. `is_new`: it was first seen since the
+    newest build appeared or, if no build is known, within the last hour. `pattern` is redacted; show it to users with
+    `view_payload`. `note` is an operator's note or ""; it is omitted for users who may see only some runs.
     """
 
     fingerprint: str
@@ -98,13 +96,13 @@ class CauseSummary:
 
     @property
     def is_muted(self) -> bool:
-        """Whether it is left out of what needs attention."""
+        """Whether an operator has muted it."""
         return self.muted_at is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseLine:
-    """A cause of failed runs in one line: where they failed, how many they are, and the newest of them."""
+    """A cause in one line: where its runs failed, their number, and the newest of them."""
 
     fingerprint: str
     place: str
@@ -115,7 +113,7 @@ class CauseLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseSpread:
-    """The workflows, queues and workers of the newest `SAMPLE` failed runs of a cause, by number."""
+    """The numbers of a cause's newest `SAMPLE` failed runs by workflow, queue and worker."""
 
     workflows: Sequence[tuple[str, int]]
     queues: Sequence[tuple[str, int]]
@@ -128,10 +126,10 @@ def list_causes(
 ) -> list[CauseSummary]:
     """Return the causes of failed runs, the one with the newest failure first; at most `most` of them.
 
-    `muted` limits them to muted ones, or to the others. At most four statements.
+    `muted` selects the muted ones or the others. At most four statements.
 
-    `within` limits the runs, for example to those that a user may see. Their failures are looked for in a window
-    (`durable.inspection.pagination`), and all numbers are of runs that are still failed. At most five statements.
+    `within` limits the runs, for example to those that a user may see. Their failures are searched for in a window
+    (`durable.inspection.pagination`), and all numbers count runs that are still failed. At most five statements.
     """
     if within is not None:
         return _within(within, now, muted, most)
@@ -139,7 +137,7 @@ def list_causes(
 
 
 def further_causes(*, after: int, most: int) -> list[CauseLine]:
-    """Return up to `most` causes that are not muted, behind the first `after` of `list_causes`; two statements."""
+    """Return up to `most` unmuted causes after the first `after` of `list_causes`; two statements."""
     causes = list(_newest_first(muted=False)[after : after + most])
     counts = _open_of_each(causes, LINE_CAP)
     return [
@@ -158,10 +156,10 @@ def further_causes(*, after: int, most: int) -> list[CauseLine]:
 def find_cause(
     fingerprint: str, now: datetime, within: RunQuerySet | None = None, *, span: str = "day"
 ) -> CauseSummary | None:
-    """Return the cause with this fingerprint, with or without failed runs; None if there is none.
+    """Return the cause with this fingerprint, with or without failed runs, or None.
 
-    `within` is that of `list_causes`: a cause for which none of these runs is failed is none. `span`, one of SPANS, is
-    the time of its bars.
+    With `within`, as in `list_causes`, also None if none of these runs is failed because of it. `span`, one of SPANS,
+    is the time of its bars.
     """
     if within is not None:
         return next(iter(_within(within, now, None, 1, fingerprint, span)), None)
@@ -187,7 +185,8 @@ class CauseOfRun:
 def cause_of(run: Run, within: RunQuerySet | None = None) -> CauseOfRun | None:
     """Return the cause of a failed run, None for any other; at most three statements.
 
-    With `within`, the runs that a reader may see, no runs are counted: to find those of the cause may take long.
+    With `within`, the runs that a reader may see, no runs are counted, because finding those of the cause may take
+    long.
     """
     if run.state != RunState.FAILED:
         return None
@@ -204,7 +203,7 @@ def cause_of(run: Run, within: RunQuerySet | None = None) -> CauseOfRun | None:
 
 
 def spread_of(fingerprint: str, within: RunQuerySet | None = None) -> CauseSpread:
-    """Return the workflows, queues and workers of the newest failed runs of a cause; one statement."""
+    """Count the newest failed runs of a cause by workflow, queue and worker; one statement."""
     # Not as a join, for which PostgreSQL might read the table of all failures.
     cause = Cause.objects.using(conf.DATABASE).filter(fingerprint=fingerprint).values("pk")[:1]
     failures = _failures(within).filter(cause=Subquery(cause), is_open=True).order_by("-failed_at")
@@ -228,7 +227,7 @@ def _builds() -> QuerySet[CauseBuild]:
 def _newest_first(muted: bool | None) -> QuerySet[Any]:
     """Return the causes that have failed runs, the one with the newest failure first.
 
-    `muted` chooses the muted ones or the others; None: all.
+    `muted` selects the muted ones or the others; None: all.
     """
     causes = _known().filter(last_at__isnull=False)
     if muted is not None:
@@ -261,7 +260,7 @@ def _with_builds() -> QuerySet[Any]:
 def _within(
     within: RunQuerySet, now: datetime, muted: bool | None, most: int, fingerprint: str = "", span: str = "day"
 ) -> list[CauseSummary]:
-    """Return the causes for which some of these runs are failed, or the one with this fingerprint."""
+    """Return the causes of which some of these runs are failed, or only the one with this fingerprint."""
     found = visible_failures(within, CAP)
     causes = _with_builds().filter(pk__in=found.by_cause)
     if muted is not None:
@@ -275,7 +274,7 @@ def _within(
     for cause in shown:
         failures = found.by_cause[cause.pk]
         cause.last_at, cause.since, cause.newest_run = failures[0].failed_at, failures[-1].failed_at, failures[0].run_id
-        cause.first_seen_at = cause.since  # perhaps it was seen before in a run out of sight
+        cause.first_seen_at = cause.since  # it may have been seen before in a run that the reader may not see
         newest = failures[:sample]
         spreads.append(
             _Spread(
@@ -285,14 +284,14 @@ def _within(
                 bars=_with_last(Counter((each.failed_at - begin) // width for each in newest)),
             )
         )
-    # A build may have seen it in runs out of sight alone, and a note may tell of them.
+    # A build may have seen it only in runs that the reader may not see, and a note may mention them.
     unseen: dict[str, Any] = {"builds": [], "note": "", "noted_at": None, "noted_by": ""}
     return [replace(each, **unseen) for each in _told(shown, spreads, now, sample)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spread:
-    """The number of a cause's failed runs, and how many of its newest failures each workflow and each bar has."""
+    """The number of a cause's failed runs, and its newest failures counted by workflow and by bar."""
 
     first_seen_at: datetime
     count: Count
@@ -314,13 +313,13 @@ def _summaries(causes: Sequence[Any], now: datetime, span: str = "day") -> list[
 
 
 def _failures_of_each(causes: Sequence[Any], *, only_open: bool = False) -> OfEach:
-    """Return the failures of each cause, the newest first. With `only_open`, those of runs that are failed now."""
+    """Return the failures of each cause, the newest first; with `only_open`, only those of runs that are failed now."""
     failures = Failure.objects.using(conf.DATABASE).filter(cause=Key()).order_by("-failed_at")
     return OfEach(failures.filter(is_open=True) if only_open else failures, [cause.pk for cause in causes])
 
 
 def _open_of_each(causes: Sequence[Any], cap: int) -> list[Count]:
-    """Return how many runs are failed because of each cause, counted up to `cap`; one statement."""
+    """Count the failed runs of each cause, up to `cap`; one statement."""
     return count_capped([_failures_of_each(causes, only_open=True)], cap)
 
 
@@ -354,10 +353,10 @@ def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime, samp
 def _spread_of_newest(
     newest: OfEach, begin: datetime, width: timedelta, sample: int
 ) -> tuple[list[Mapping[str, int]], list[Mapping[int, int]]]:
-    """Return how many of the newest failures of each cause each workflow had, and how many each bar from `begin` on.
+    """Count the newest failures of each cause by workflow, and by bar from `begin` on.
 
-    Those of before have negative bars. The database counts: one statement, and at most `BARS` rows a cause beside its
-    workflows.
+    Earlier failures have negative bars. The database counts: one statement, and at most `BARS` rows a cause in addition
+    to its workflows.
     """
     bar = Cast(_Bar("failed_at", Value(begin, output_field=DateTimeField()), width=width), TextField())
     of_workflow, of_bar = (
@@ -372,7 +371,7 @@ def _spread_of_newest(
 
 
 def _with_last(bars: Mapping[Any, int]) -> Mapping[int, int]:
-    """Return the bars by their numbers: what failed since `now`, by another clock, is in the last one."""
+    """Put failures later than `now`, by another clock, into the last bar; return the bars by number."""
     found: Counter[int] = Counter()
     for bar, number in bars.items():
         found[max(-1, min(BARS - 1, int(bar)))] += number
@@ -399,10 +398,10 @@ class _Bar(Func):
 
 
 def _shown_patterns(causes: Sequence[Any]) -> list[str]:
-    """Return the patterns as they may be shown.
+    """Return the patterns, redacted for display.
 
-    A redaction hook gets the whole message of a failed run: a pattern may lack the text that shows what to hide. The
-    error of a stopped compensation is not that of its run, so its pattern is hidden then.
+    A redaction hook gets the whole message of a failed run, because a pattern may lack the text by which the hook
+    decides. The error of a stopped compensation differs from its run's, so its pattern is hidden then.
     """
     if not conf.REDACT:
         return [cause.pattern for cause in causes]
@@ -432,8 +431,7 @@ class FailedRun:
     """The columns of a failed run that findings need.
 
     `is_stuck`: the run stopped in the middle of its compensation. `is_mistake`: a mistake in its workflow's code
-    stopped it. `is_compensated`: its steps were undone. `is_repeated`: another run repeats it, where
-    that was asked.
+    stopped it. `is_compensated`: its steps were undone. `is_repeated`: another run repeats it, if that was asked for.
     """
 
     id: str
@@ -500,7 +498,7 @@ def failed_runs(within: RunQuerySet | None = None, *, with_repeated: bool = Fals
 def _message(workflow: str, beginning: str | None) -> str:
     """Return the message, redacted.
 
-    The hook gets whole messages: a part may not contain the text that shows what to hide.
+    The hook gets the whole message, because a part may lack the text by which the hook decides.
     """
     if conf.REDACT and beginning is not None and _WHOLE_MESSAGE.search(beginning) is None:
         return _TOO_LONG
@@ -508,7 +506,7 @@ def _message(workflow: str, beginning: str | None) -> str:
 
 
 def _read(pattern: re.Pattern[str], beginning: object) -> str:
-    """Return one text of an error's column, or ""."""
+    """Return one text field of an error's column, or ""."""
     match = pattern.search(beginning) if isinstance(beginning, str) else None
     return "" if match is None else printable(json.loads(f'"{match.group(1)}"'))
 
@@ -521,7 +519,7 @@ _NAMED: Final = 5
 class CauseOfBulk:
     """A cause, and the number of selected runs that are failed because of it.
 
-    The last one may be the rest: `fingerprint` is "" then, and `place` says so.
+    The last item may stand for the rest: then `fingerprint` is "", and `place` says so.
     """
 
     fingerprint: str
@@ -532,12 +530,12 @@ class CauseOfBulk:
 
 @runtime_checkable
 class WithFailures(Protocol):
-    """A selection that can tell its failed runs."""
+    """A selection that can return its failed runs."""
 
     def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
         """Return the selected runs that are failed, as disjoint querysets, or their failures instead.
 
-        With each is said whether it is a window: more runs may be behind it.
+        Each comes with a flag: it is a window, and more runs may follow.
         """
 
 
@@ -587,14 +585,14 @@ _EXAMINED: Final = 1_000  # failed runs of each index that a selection follows
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """How many runs of a selection have been repeated by others; with `is_partial`, at least so many."""
+    """How many runs of a selection other runs have repeated; with `is_partial`, at least that many."""
 
     number: int
     is_partial: bool
 
     @property
     def note(self) -> str:
-        """All of it in sentences."""
+        """The counts in sentences."""
         if self.is_partial:
             text = ngettext(
                 "At least %(number)s of them was repeated by another run already: what is left of it would be done a second time.",
@@ -611,7 +609,7 @@ class Repeated:
 
 
 def runs_that_repeat(run: Run, within: RunQuerySet | None = None) -> Sequence[Run]:
-    """Return the newest runs that repeat a failed run; one statement, none for a run that has not failed."""
+    """Return the newest runs that repeat a failed run. One statement; none for a run that has not failed."""
     if run.state != RunState.FAILED:
         return []
     runs = Run.objects.using(conf.DATABASE) if within is None else within
@@ -620,7 +618,7 @@ def runs_that_repeat(run: Run, within: RunQuerySet | None = None) -> Sequence[Ru
 
 
 def count_repeated(selection: Any, states: frozenset[str], within: RunQuerySet | None = None) -> Repeated | None:
-    """Return how many failed runs of a selection were repeated, None for none, if failed ones are among `states`.
+    """Count the failed runs of a selection that other runs have repeated; None for none, or if `states` lack failed.
 
     Looks at the first 1,000 failed runs along each index that the selection follows: one statement for each.
     """

@@ -21,13 +21,15 @@ from durable.inspection.history_counts import remembered
 from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error
 from durable.models import Entry, Run
 
-PAGE: Final = 50  # places of one page
+PAGE: Final = 50  # places on one page
 MOST: Final = 50_000  # places of the left run, and places of the right one alone, that are paged through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of two compared runs at a place. `output` is JSON data, None also if the user may not see it."""
+    """One of the two compared runs at a place. `output` is JSON data; None if it is missing or the user may not see
+    it.
+    """
 
     status: str
     attempts: int
@@ -39,7 +41,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A place; a side is None if its run has nothing there. `differs` names what is not the same."""
+    """A place; a side is None if its run has nothing there. `differs` names the differences."""
 
     location: str
     kind: str
@@ -50,7 +52,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A page of places of two runs, in the order in which the left one reached them, then the right one's own.
+    """A page of places of two runs, in the order of the left run; then those that only the right run has.
 
     `inputs` are both inputs as JSON data, None without the permission to see payloads or if they are the same.
     """
@@ -78,7 +80,7 @@ class Comparison:
 def compare_runs(left: Run, right: Run, *, with_payloads: bool, start: int = 0) -> Comparison:
     """Return a page of the places of both runs. A constant number of statements.
 
-    Outputs are compared only with `with_payloads`: the answer that two values differ tells of the values.
+    Outputs are compared only with `with_payloads`, because that two values differ is information about them.
     """
     recorded, own = _entries(left), _own(right, left)
     numbers = [_count(recorded), _count_own(own, right, left)]
@@ -103,17 +105,17 @@ def _entries(run: Run) -> QuerySet[Entry]:
 
 
 def _own(run: Run, other: Run) -> QuerySet[Entry]:
-    """Return the entries at places where the other run has nothing."""
+    """Return the entries at places that the other run lacks."""
     return _entries(run).filter(~Exists(_entries(other).filter(location=OuterRef("location"))))
 
 
 def _count(entries: QuerySet[Entry]) -> int:
-    """Count no further than one more than `MOST`, along the index."""
+    """Count up to one more than `MOST`, along the index."""
     return entries.order_by("location")[: MOST + 1].count()
 
 
 def _count_own(own: QuerySet[Entry], run: Run, other: Run) -> int:
-    """Count the places of `run` alone; a count of long histories is remembered while both runs rest."""
+    """Count the places that only `run` has. Counts of long histories are remembered while both runs rest."""
     if other.lease_expires_at is not None:
         return _count(own)
     what = f"beside {other.state} {other.fence} {other.change_seq} {other.created_at.isoformat()} {other.id}"
@@ -121,14 +123,14 @@ def _count_own(own: QuerySet[Entry], run: Run, other: Run) -> int:
 
 
 def _places(entries: QuerySet[Entry], start: int, end: int) -> list[str]:
-    """Return the locations of these entries from a position to another, in the order in which they began."""
+    """Return the locations of these entries between two positions, in the order in which they began."""
     return list(entries.order_by("ordinal").values_list("location", flat=True)[start:end]) if start < end else []
 
 
 def _read(
     left: Run, right: Run, places: Sequence[str], with_payloads: bool
 ) -> tuple[Mapping[str, tuple[str, Side]], Mapping[str, tuple[str, Side]]]:
-    """Return the sides of the two runs by place; two statements, and up to two for each run with payloads."""
+    """Read both runs' sides of these places; two statements, and up to two for each run with payloads."""
     every = Entry.objects.using(conf.DATABASE)
     at_places = every.filter(run__in=[left.pk, right.pk], location__in=places).order_by()
     run_of = dict(at_places.values_list("pk", "run_id"))

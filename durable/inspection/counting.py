@@ -1,10 +1,9 @@
-"""Counts with a cap, names of an index, and queries for many keys: what a page may ask of a table that grows.
+"""Queries that pages may make of growing tables: capped counts, the names in an index, and queries for many keys.
 
-To compile a queryset takes Python longer than PostgreSQL needs to execute it, and a page of fifty causes asks the same
-of each.
+A count reads at most `cap` entries of an index and then says "more"; several counts are one statement.
 
-A count reads at most `cap` entries of an index and then says "more"; several counts are one statement. Among the
-querysets of a statement an `OfEach` stands for one of each of its keys.
+An `OfEach` stands for one queryset for each of its keys, which is compiled once: compiling takes Python longer than
+PostgreSQL needs to execute it, and a page of fifty causes queries the same for each.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from durable.models.rows import pack, unpack
 
 
 class Key(Expression):
-    """Stands for the key in the queryset of an `OfEach`: `failures.filter(cause=Key())`."""
+    """A placeholder for the key in the queryset of an `OfEach`: `failures.filter(cause=Key())`."""
 
     output_field = BigIntegerField()
 
     def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:  # noqa: ARG002
-        """Return a parameter: this object, for which `OfEach` puts the keys."""
+        """Return this object as a parameter, which `OfEach` replaces by the keys."""
         return "%s", (self,)
 
 
 @dataclass(frozen=True, slots=True)
 class OfEach:
-    """The rows of a queryset with a `Key` for each of these keys, as a sequence of querysets would have them."""
+    """Stands for a sequence of querysets, one for each key: `queryset`, with its `Key` replaced by the key."""
 
     queryset: QuerySet[Any]
     keys: Sequence[int]
@@ -45,15 +44,15 @@ class OfEach:
         return len(self.keys)
 
     def __getitem__(self, rows: slice) -> OfEach:
-        """Return the same with these rows of each."""
+        """Return an OfEach whose querysets are cut to these rows."""
         return replace(self, queryset=self.queryset[rows])
 
     def values(self, *columns: str) -> OfEach:
-        """Return the same with these columns."""
+        """Return an OfEach whose querysets have these columns."""
         return replace(self, queryset=self.queryset.values(*columns))
 
     def compiled(self) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Yield SQL and parameters for each key. Raises EmptyResultSet if no key has rows."""
+        """Yield SQL and parameters for each key. Raises EmptyResultSet if the queryset is known to be empty."""
         sql, given = self.queryset.query.get_compiler(using=conf.DATABASE).as_sql()
         for key in self.keys:
             yield sql, [key if isinstance(each, Key) else each for each in given]
@@ -96,12 +95,12 @@ def queues_of_due_runs(after: str, most: int) -> list[str]:
 
 
 def keys_awaited(limit: str, most: int) -> list[str]:
-    """Return up to `most` keys of a limit's rate for which attempts wait, in their order; one statement."""
+    """Return up to `most` keys of a limit's rate for which attempts wait, in order; one statement."""
     return _keys(_AWAITED, limit, most)
 
 
 def keys_with_slots(limit: str, most: int) -> list[str]:
-    """Return up to `most` keys of a limit of which slots are held or waited for, in their order; one statement."""
+    """Return up to `most` keys of a limit whose slots are held or awaited, in order; one statement."""
     return _keys(_WITH_SLOTS, limit, most)
 
 
@@ -124,7 +123,7 @@ _Source = QuerySet[Any] | OfEach
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """A number of rows; with `is_capped` there are more than that."""
+    """A number of rows; with `is_capped` there are more."""
 
     number: int
     is_capped: bool = False
@@ -137,7 +136,7 @@ class Count:
 
 
 class CappedCount(Subquery):
-    """The number of rows of a queryset with `OuterRef`, counted up to `most`, for `annotate`.
+    """For `annotate`: the number of rows of a queryset with `OuterRef`, counted up to `most`.
 
     Give the queryset the order of an index that serves it, as for `count_capped`.
     """
@@ -150,7 +149,7 @@ class CappedCount(Subquery):
 
 
 def count_capped(querysets: Sequence[_Source], cap: int) -> list[Count]:
-    """Return the number of rows of each queryset, in their order, counting no further than `cap`; one statement.
+    """Count the rows of each queryset, in order, up to `cap`; one statement.
 
     Give each queryset the order of an index that serves it: the order keeps the count from reading anything else.
     """
@@ -160,14 +159,14 @@ def count_capped(querysets: Sequence[_Source], cap: int) -> list[Count]:
 
 
 def added(counts: Iterable[Count], cap: int) -> Count:
-    """Return the sum of counts with this cap, no further than the cap."""
+    """Return the sum of counts, up to this cap."""
     found = list(counts)
     number = sum(each.number for each in found)
     return Count(number=min(number, cap), is_capped=number > cap or any(each.is_capped for each in found))
 
 
 def tally(querysets: Sequence[_Source], column: str, most: int) -> list[dict[Any, int]]:
-    """Return the number of rows for each value of `column` among the first `most` rows of each queryset; one statement.
+    """Count the first `most` rows of each queryset by the values of `column`; one statement.
 
     Give each queryset the order of an index that serves it, as for `count_capped`.
     """
@@ -179,7 +178,7 @@ def tally(querysets: Sequence[_Source], column: str, most: int) -> list[dict[Any
 
 
 def cross_tally(queryset: QuerySet[Any], columns: Sequence[str], most: int) -> list[tuple[Any, ...]]:
-    """Return the number of rows for each combination of values of `columns` among the first `most` rows; one statement.
+    """Count the first `most` rows by combinations of values of `columns`; one statement.
 
     Each row of the result has the values as the database returns them, and the number. `columns` may be annotations.
     """
@@ -193,10 +192,10 @@ def cross_tally(queryset: QuerySet[Any], columns: Sequence[str], most: int) -> l
 
 
 def grouped(queryset: QuerySet[Any], columns: Sequence[str], by: int, found: str, most: int) -> list[tuple[Any, ...]]:
-    """Return for each combination of the first `by` of `columns` their values and `found`; one statement.
+    """Group the first `most` rows by the first `by` of `columns`; return these values and `found`. One statement.
 
-    `found` is SQL of aggregates of the columns by their names. At most `most` rows, with values as the database returns
-    them. The database does not sort the rows: behind the limit, which none reaches, it takes the groups for few.
+    `found` is SQL of aggregates over the columns by name. Values are as the database returns them. A limit that is
+    never reached makes the database expect few groups, so that it does not sort the rows.
     """
     names = ", ".join(columns[:by])
     rows = queryset.values(*columns)[:_EVERY]
@@ -234,7 +233,7 @@ def newest_rows(querysets: Sequence[QuerySet[Any]], columns: Sequence[str], size
 
 
 def moment_of(value: datetime | str) -> datetime:
-    """Convert a time of a sample: a database without the type returns text in UTC."""
+    """Convert a time from a sample: databases without the type return text in UTC."""
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
@@ -244,14 +243,16 @@ def _number_of(querysets: Sequence[_Source]) -> int:
 
 
 def _compiled(queryset: _Source) -> Iterable[tuple[str, Sequence[Any]]]:
-    """Return SQL and parameters of the queryset, or of each of them."""
+    """Return SQL and parameters of the queryset, or of each one of an OfEach."""
     if isinstance(queryset, OfEach):
         return queryset.compiled()
     return [queryset.query.get_compiler(using=conf.DATABASE).as_sql()]
 
 
 def _together(what: str, querysets: Sequence[_Source], group: str = "") -> list[tuple[Any, ...]]:
-    """Select `what` of the rows of each queryset, with its number; one statement, none if all are known to be empty."""
+    """Select `what` from the rows of each queryset, with the queryset's number. One statement; none if all are known to
+    be empty.
+    """
     selects, parameters, first = list[str](), list[Any](), 0
     for queryset in querysets:
         with suppress(EmptyResultSet):

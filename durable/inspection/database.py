@@ -32,11 +32,11 @@ from durable.core import clock
 from durable.inspection.humanize import span
 from durable.store.routines import differences
 
-OLDEST_POSTGRES: Final = 15  # the oldest version that the tests try
+OLDEST_POSTGRES: Final = 15  # the oldest tested version
 
 
 def missing_migrations() -> list[str]:
-    """Return what `manage.py migrate durable` would apply to durable's database, as "app.name".
+    """Return the migrations that `manage.py migrate durable` would apply to durable's database, as "app.name".
 
     Database errors propagate.
     """
@@ -53,13 +53,13 @@ def how_to_migrate() -> str:
 def wrong_routines() -> list[str]:
     """Describe the functions and triggers of durable's database that differ from the migrations', a phrase for each.
 
-    Those of migrations that are still to be applied are not expected. Database errors propagate.
+    Those of migrations that are not applied yet do not count. Database errors propagate.
     """
     return [str(each) for each in differences(conf.DATABASE)]
 
 
 def wrong_isolation() -> str | None:
-    """Return the isolation level with which sessions of durable's database begin, if it is not READ COMMITTED.
+    """Return the default isolation level of sessions on durable's database, if it is not READ COMMITTED.
 
     Only PostgreSQL is queried, for the setting of the server, the database or the role. Database errors propagate.
     """
@@ -93,9 +93,9 @@ def too_old_server() -> str | None:
 
 
 def cached_tables() -> list[str]:
-    """Return those of durable's tables that are not read anew each time: a query cache stands before them.
+    """Return durable's tables whose reads a query cache answers.
 
-    Each is asked twice for a random number. Database errors propagate.
+    Each table is asked twice for a random number. Database errors propagate.
     """
     drawn = Count("pk") + Func(function="RANDOM", output_field=FloatField())
     found = []
@@ -108,7 +108,7 @@ def cached_tables() -> list[str]:
 
 
 def how_to_let_reads_through() -> str:
-    """Return how to keep a query cache from durable's tables."""
+    """Return the advice how to exempt durable's tables from a query cache."""
     return (
         "Exempt the app durable from the cache: its tables are written by functions in the database, which no cache notices, and "
         "a run that is told of old rows waits for ever. Of django-cachalot that is "
@@ -116,11 +116,12 @@ def how_to_let_reads_through() -> str:
     )
 
 
-CLOCK_TOLERANCE: Final = 2.0  # seconds of a difference that need no report
+CLOCK_TOLERANCE: Final = 2.0  # seconds of difference that are not reported
 
 
 def clock_difference() -> float | None:
-    """Return how many seconds this clock is ahead of the database's (below 0: behind), less the time of the query.
+    """Return how many seconds this clock is ahead of the database's (negative: behind), corrected by the query's
+    duration.
 
     None if the database is not a server with its own clock. Database errors propagate.
     """
@@ -139,7 +140,7 @@ def clock_difference() -> float | None:
 
 
 OLD: Final = timedelta(minutes=1)
-#: PostgreSQL reports no time for a replica's feedback, only the number of transactions that have begun since.
+#: PostgreSQL reports no time for a replica's feedback, only the number of transactions begun since.
 MANY: Final = 100_000
 MOST: Final = 20  # snapshots that are reported
 
@@ -178,7 +179,7 @@ _TOGETHER = " UNION ALL ".join(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldSnapshot:
-    """A snapshot: `holder` says what holds it, `advice` what to do. `seconds` is its age, None if it is unknown."""
+    """An old snapshot: `holder` says who holds it, `advice` what to do. `seconds` is its age, None if unknown."""
 
     holder: str
     advice: str
@@ -250,7 +251,7 @@ def _slot(name: str, is_active: bool, age: int) -> OldSnapshot:
     )
 
 
-#: What makes a snapshot of the columns of each statement, in the order of the statements.
+#: Functions that make a snapshot of a statement's columns, in the order of the statements.
 _KINDS: Final[Sequence[Callable[..., OldSnapshot]]] = (_session, _prepared, _replica, _slot)
 
 

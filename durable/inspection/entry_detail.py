@@ -1,6 +1,6 @@
-"""One entry of a history in full, the engine's own records beside the workflow's values, and notes beside entries.
+"""One entry of a history in full (engine records and payloads), and notes beside entries.
 
-Must not hold a value of the workflow, or a tag's value or an error's text that was not redacted.
+Must not return payloads, tag values or error texts that were not redacted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
 
 
 def whole_data(entry: Entry) -> dict[str, Any]:
-    """Return the data of an entry that was read with all of it, and keep the entry's own to the shape that it has."""
+    """Return the full data of an entry, and reduce the entry's own `data` to its checked shape."""
     entry.data = readable(entry.kind, entry.data)
     return dict(entry.data)
 
@@ -73,7 +73,7 @@ def _received(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failed(run: Run, child: list[Any]) -> list[Any]:
-    """Return one of the first failed children of a map: its number, its id, and the type and the text of its error."""
+    """Return a failed child of a map: its number, its id, and its error's type and text."""
     number, child_id, kind, message = child[:4]
     return [number, child_id, kind, str(redacted(run.workflow, "error", message))]
 
@@ -94,9 +94,9 @@ _GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # an entry t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A payload with a name: "arguments", "output", "state", "message approved", "refusal approved"...
+    """A named payload: "arguments", "output", "state", "message approved", "refusal approved" ...
 
-    `value` is JSON data.
+    `value` is JSON data. `of` is the last part of the name: the queue of a message, or the branch.
 
     `of` is what the name ends with: the queue of a message, or the branch.
     """
@@ -107,7 +107,7 @@ class Field:
 
     @property
     def title(self) -> str:
-        """The name for people."""
+        """The name for display."""
         if self.name in _TITLES:
             return str(_TITLES[self.name])
         if self.name.startswith("message"):
@@ -127,7 +127,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchOutcome:
-    """A branch of a join or race: how it ended, its error, and the location where that began; "" if no entry failed."""
+    """A branch of a join or race: its end, its error, and the location where that began ("" if no entry failed)."""
 
     name: str
     status: str
@@ -189,7 +189,7 @@ def newest_messages(run: Run, most: int) -> QuerySet[QueueMessage]:
 
 
 def _read(run: Run, entry: Entry, found: QuerySet[Entry], most: int) -> list[Field] | TooLarge:
-    """Load the entry's data, and return its fields; nothing is loaded of what is too large."""
+    """Load the entry's data and return its fields; values that are too large are not loaded."""
     read = read_within(found, "output", "arguments", "data", most=most).get(entry.pk, _GONE)
     if isinstance(read, TooLarge):
         return read
@@ -199,7 +199,7 @@ def _read(run: Run, entry: Entry, found: QuerySet[Entry], most: int) -> list[Fie
 
 
 def _read_facts(entry: Entry) -> None:
-    """Load the part of the entry's data that has no payloads."""
+    """Load the part of the entry's data without payloads."""
     entry.data = dict(long_data(conf.DATABASE, [(entry.pk, 0)])).get(entry.pk, {})
     entry.output = entry.arguments = None
 
@@ -243,7 +243,7 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
         yield _("received"), note
 
 
-#: Why no further attempt of a step is made, by the kind of its failure.
+#: Why a step is not tried again, by the kind of its failure.
 _WHY: Final[Mapping[str, StrPromise]] = {
     "critical": gettext_lazy("its error allows no further attempt"),
     "exhausted": gettext_lazy("no attempts are left"),
@@ -305,12 +305,12 @@ def _fields(run: Run, entry: Entry) -> Iterator[Field]:
             yield Field(name=name, value=value, of=each.of)
 
 
-#: The field of which a value at another place than the entry's is, for the redaction hook.
+#: For the redaction hook: the field of values whose place differs from the entry's.
 _OF_QUEUES: Final = {"body": "message", "message": "message", "refusal": "response"}
 
 
 def field_of(value: RecordedValue, location: str) -> str:
-    """Return the name under which the redaction hook gets a value of the entry at `location`.
+    """Return the redaction hook's name for a value of the entry at `location`.
 
     A send's arguments are the body of a message, and a branch's output is that of its join or race.
     """
@@ -323,9 +323,9 @@ def field_of(value: RecordedValue, location: str) -> str:
 
 
 def wait_note(entry: Entry) -> str:
-    """Return how a wait ended that received no message, "" for any other wait. `entry` has its metadata.
+    """Say how a wait without a received message ended; "" for any other wait. `entry` has its metadata.
 
-    A wait whose data was read without its messages counts as one that received some.
+    If the data was read without its messages, the wait counts as one that received some.
     """
     data: dict[str, Any] = entry.data
     if data.get("received") != []:
@@ -337,7 +337,7 @@ def wait_note(entry: Entry) -> str:
 
 
 def given_note(given: Mapping[str, Any]) -> str:
-    """Return who gave the output and why; `given` is what the entry has recorded."""
+    """Say who gave the output and why; `given` is the entry's record."""
     return _("output given by hand by %(who)s (%(source)s): %(reason)s") % {
         "who": given.get("by") or _("no user"),
         "source": source_in_words(str(given.get("source", ""))),
@@ -346,7 +346,7 @@ def given_note(given: Mapping[str, Any]) -> str:
 
 
 def loop_note(status: str, data: Mapping[str, Any]) -> str:
-    """Return how many iterations a loop has made and which of them are pruned, in words."""
+    """Say how many iterations a loop has made, and which of them are pruned."""
     iteration, pruned = data.get("iteration", 0), data.get("pruned", 0)
     if status == EntryStatus.COMPLETED:
         made = ngettext("%(number)s iteration", "%(number)s iterations", iteration + 1)
@@ -362,7 +362,7 @@ def loop_note(status: str, data: Mapping[str, Any]) -> str:
 
 
 def map_note(data: Mapping[str, Any]) -> str:
-    """Return what is recorded of the children, in words; while they run, `durable.inspection.family` knows more."""
+    """Say what is recorded of a map's children; while they run, `durable.inspection.family` knows more."""
     size = data.get("size", 0)
     note = ngettext("%(number)s child", "%(number)s children", size) % {"number": thousands(size)}
     ended: Mapping[str, int] = data.get("ended", {})
@@ -376,7 +376,7 @@ def map_note(data: Mapping[str, Any]) -> str:
 
 
 def recovered_note(data: Mapping[str, Any]) -> str:
-    """Return how many of the failed children a recovery has recovered so far, "" if none is under way."""
+    """Say how many failed children a recovery has recovered so far; "" if none is under way."""
     again: Mapping[str, Any] = data.get(AGAIN, {})
     if not again.get("of"):
         return ""

@@ -40,7 +40,7 @@ class EventKey:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the key of a parameter; None if it is none."""
+        """Parse a parameter; None if it is not a key."""
         at, rank, row = [*text.split("~"), "", ""][:3]
         try:
             moment = parse_datetime(at)
@@ -53,7 +53,7 @@ class EventKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened.
+    """An event of the run.
 
     `what`: created, started, began, "attempt failed", completed, compensated, "message sent", an operator's verb,
     "compensation failed" (the last attempt of a rollback handler, at the end of the run that it stopped), or the state
@@ -86,10 +86,11 @@ class EventPage:
 def list_events(
     run: Run, *, after: EventKey | None = None, is_newest_first: bool = False, entries: int = 0
 ) -> EventPage:
-    """Return a page of the run's events behind the key `after`, the oldest or the newest first; six statements.
+    """Return a page of the run's events after the key `after`, the oldest or the newest first; six statements.
 
-    One more for a run whose compensation has stopped. `entries` is their number, for a caller that has counted them:
-    what is read of a long history is remembered while its run rests (`durable.inspection.history_counts`).
+    One more for a run whose compensation has stopped. Callers that have counted the entries pass their number as
+    `entries`: then, results for a long history are remembered while its run rests
+    (`durable.inspection.history_counts`).
     """
     found = [
         each
@@ -121,7 +122,7 @@ class _Slice:
     def of(
         self, found: QuerySet[Any], moment: str, *columns: str, row: str = "pk"
     ) -> Iterator[tuple[EventKey, tuple[Any, ...]]]:
-        """Yield the keys and the columns of the rows with a time in `moment`; `row` is a number that names a row."""
+        """Yield key and columns of the rows that have a time in `moment`; `row` is the column that numbers them."""
         found = found.filter(**{f"{moment}__isnull": False})
         if self.after is not None:
             found = found.filter(self.behind(moment, row))
@@ -131,7 +132,7 @@ class _Slice:
             yield EventKey(at, self.rank, number), tuple(values)
 
     def behind(self, moment: str, row: str) -> Q:
-        """Return the condition that the event of a row is behind the key."""
+        """Return the condition that a row's event comes after the key."""
         key = self.after
         assert key is not None
         beyond = "lt" if self.is_newest_first else "gt"
@@ -144,7 +145,7 @@ class _Slice:
 
 
 def _of_row(run: Run) -> Iterator[Event]:
-    """Yield what the run's own row tells."""
+    """Yield the events recorded in the run's own row."""
     yield Event(key=EventKey(run.created_at, 0, 0), what="created")
     if run.started_at is not None:
         yield Event(key=EventKey(run.started_at, 0, 1), what="started")
@@ -212,7 +213,7 @@ _OF_ENTRIES: Final[Mapping[int, tuple[str, str]]] = {
 
 
 def count_events(run: Run) -> dict[str, Any]:
-    """Return what entries have on the first pages of events as JSON, for `durable.inspection.history_counts`.
+    """Return the entries' events on the first pages as JSON, for `durable.inspection.history_counts`.
 
     Two statements.
     """
@@ -226,7 +227,7 @@ def count_events(run: Run) -> dict[str, Any]:
 
 
 def _known_of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Sequence[Event]:
-    """Return the events of entries, those of the first page without a statement if they are stored."""
+    """Return the events of entries; without a statement if those of the first page are stored."""
     pages = stored(run, "events") if after is None else None
     if pages is None:
         return _of_entries(run, after, is_newest_first=is_newest_first)
@@ -241,7 +242,7 @@ def _known_of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool
 
 
 def _of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Sequence[Event]:
-    """Return the events of entries; one statement, which sorts entries by the first of their events that is left."""
+    """Return the events of entries; one statement, which sorts entries by the first remaining event of each."""
     never = _FIRST if is_newest_first else _LAST
     left = {rank: _left(rank, moment, after, never, is_newest_first) for rank, (moment, _) in _OF_ENTRIES.items()}
     recorded = EntryMetadata.objects.using(conf.DATABASE).of_runs(run.id)
@@ -266,7 +267,7 @@ _LAST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 def _left(rank: int, moment: str, after: EventKey | None, never: datetime, is_newest_first: bool) -> Expression:
-    """Return an expression: the moment of an entry if its event is behind the key, else `never`."""
+    """Return an expression: an entry's time if its event comes after the key, else `never`."""
     if after is None:
         return Coalesce(F(moment), Value(never), output_field=DateTimeField())
     condition = Q(**{f"{moment}__isnull": False}) & _Slice(rank, after, is_newest_first).behind(moment, "pk")
@@ -278,7 +279,7 @@ def _is_behind(key: EventKey, after: EventKey | None, *, is_newest_first: bool) 
 
 
 def _in_full(run: Run, events: Sequence[Event]) -> list[Event]:
-    """Return the events with the places of their entries and the errors of failed attempts; two statements."""
+    """Add the places of entries and the errors of failed attempts to the events; two statements."""
     keys = {event.key.row for event in events if event.key.rank in _OF_ENTRIES}
     entries = Entry.objects.using(conf.DATABASE).filter(pk__in=keys).order_by()
     places = {key: (location, kind) for key, location, kind in entries.values_list("pk", "location", "kind")}

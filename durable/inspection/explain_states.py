@@ -3,7 +3,8 @@
 Reads a run's row, and its open entries if the caller passes them; decides nothing. Serves lists (a row alone, no query)
 as well as a run's own page.
 
-Read for such runs only. A worker of a release before, and a process that no row tells of, is not known here.
+Builds and workers are read only for runs that need them. Workers of earlier releases, and processes without a row, are
+not known here.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ from durable.models import Build, Entry, EntryMetadata, Failure, QueueMessage, R
 from durable.models.run import RunQuerySet
 from durable.models.workers import DEAD_AFTER
 
-_MOST = 200  # workers that are looked at
+_MOST = 200  # workers to read
 _NAMED = 3  # builds that a sentence names
-#: What is not offered before another build is there: it would meet the same code again.
+#: Verbs that are not offered until there is another build: the run would meet the same code again.
 WITHHELD = ("recover",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """The builds of one run, "" for one that is not known.
+    """The builds that matter for a diverged run; "" for an unknown build.
 
     `recorded` is the newest build when the history was recorded, `met` the one that does not fit it. `serving` are the
-    builds of the workers that take runs of its queue now. `is_alone`: these workers are known, and all of them run the
-    code that has met it.
+    builds of the workers that take runs of its queue now. `is_alone`: all of these workers are known to have the code
+    that does not fit.
     """
 
     recorded: str
@@ -60,7 +61,7 @@ class Misfit:
 
     @property
     def note(self) -> str:
-        """What an operator should know of the builds, as sentences without the last full stop; "" for nothing."""
+        """Say what an operator should know about the builds, without the last full stop; "" for nothing."""
         said = []
         if self.recorded and self.met and self.recorded != self.met:
             words = _("Recorded with the build %(recorded)s; the build %(met)s does not fit it")
@@ -80,12 +81,12 @@ class Misfit:
 
 
 def replay_check(workflow: str) -> str:
-    """Return the command that tells whether recorded runs of the workflow fit the code at hand."""
+    """Return the command that checks whether recorded runs of the workflow fit this code."""
     return command("replay-check", workflow=workflow)
 
 
 def misfit_of(run: Run, now: datetime) -> Misfit:
-    """Return the builds of a run that has diverged, or that a mistake has stopped; four statements at most."""
+    """Return the builds that matter for a run that diverged or was stopped by a mistake; at most four statements."""
     living = _living(now)
     if run.state == RunState.FAILED:
         failure = Failure.objects.using(conf.DATABASE).filter(run=run).first()
@@ -108,7 +109,7 @@ def misfit_of(run: Run, now: datetime) -> Misfit:
 
 
 def misfits_of_failed(ids: Iterable[str], now: datetime) -> set[str]:
-    """Return those of these failed runs that no worker with other code could take; two statements, none without ids."""
+    """Return the failed runs that no worker with other code could take; two statements, none without ids."""
     wanted = list(ids)
     if not wanted:
         return set()
@@ -128,14 +129,14 @@ def _serving(living: Iterable[WorkerProcess], queue: str) -> list[WorkerProcess]
 
 
 def _builds(living: Iterable[WorkerProcess], queue: str) -> list[str]:
-    """Return the named builds of the workers that serve the queue, the newest worker's first."""
+    """Return the named builds of the queue's workers, that of the newest worker first."""
     return list(dict.fromkeys(each.build for each in _serving(living, queue) if each.build))
 
 
 def _is_alone(living: Iterable[WorkerProcess], queue: str, met: str, since: datetime) -> bool:
-    """Return whether the workers of the queue are known, and all have the code that met the run at `since`.
+    """Return whether all workers of the queue are known to have the code that met the run at `since`.
 
-    Where builds have no names, a worker that has begun since then may have other code.
+    Without names of builds, a worker that began later may have other code.
     """
     serving = _serving(living, queue)
     if met:
@@ -144,13 +145,13 @@ def _is_alone(living: Iterable[WorkerProcess], queue: str, met: str, since: date
 
 
 _CAP: Final = 1_000  # runs that are counted
-_WORKERS: Final = 200  # that are looked at, those with the newest signs
+_WORKERS: Final = 200  # workers to read, those with the newest signs of life
 
 
 def backlog_note(run: Run, now: datetime) -> str:
-    """Return how many runs are due before this one, and how many workers of its queue are busy, without a full stop.
+    """Say how many runs are due before this one, and how many workers of its queue are busy, without a full stop.
 
-    "" for a run that no worker has to take now, and where nothing is before it. Three statements at most.
+    "" if no worker has to take the run now, or nothing is before it. At most three statements.
     """
     is_held = run.lease_expires_at is not None and run.lease_expires_at > now
     if run.wake_at is None or run.wake_at > now or is_held or run.state == RunState.PAUSED:
@@ -176,7 +177,7 @@ def _before(run: Run, now: datetime) -> Count:
 
 
 def _workers(queue: str, now: datetime) -> tuple[int, int]:
-    """Return how many workers serve the queue, and how many of these execute as many runs as they can."""
+    """Count the workers that serve the queue, and those among them that execute as many runs as they can."""
     rows = WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__gte=now - DEAD_AFTER)
     living = rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-last_seen_at")[:_WORKERS]
     slots = {each.name: each.slots for each in living if each.serves_all or queue in each.queues}
@@ -206,12 +207,12 @@ def explain(
     """Explain what the run does at `now`.
 
     `entries` are its open entries with their metadata, see `open_entries`; without them the row alone is used.
-    `unreceived` is the number of messages in its inbox that no wait has received, None if they were not counted.
-    `undone` are the steps that its compensation has undone, None without any or if they were not read, and
-    `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `stuck_at` is
-    the step whose rollback handler has stopped its compensation; "" if it was not read. `running` are the steps that
-    run now, the oldest first; see `activities_of`. `paused` is the hold of the run's queue, None without any. `within`
-    are the runs that the reader may see, None for all: others are neither named nor counted.
+    `unreceived` is the number of unreceived messages in its inbox, None if they were not counted. `undone` are the
+    steps undone by its compensation (None for none, or if they were not read), and `undone_by_code` the number of those
+    undone by its code (`ctx.compensate`); see `read_undone`. `stuck_at` is the step whose rollback handler has stopped
+    the compensation; "" if it was not read. `running` are the running steps, the oldest first; see `activities_of`.
+    `paused` is the hold of the run's queue, or None. `within` are the runs that the reader may see, None for all:
+    others are neither named nor counted.
     """
     facts = Facts(run, now, entries, unreceived, undone, undone_by_code, stuck_at, running, paused, within)
     return explanation.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
@@ -225,11 +226,11 @@ def explain_fully(
     *,
     within: RunQuerySet | None = None,
 ) -> Explanation:
-    """Do what `explain` does, with all available data; two more queries, and up to three for a run that a worker has,
-    one more if that worker has not renewed its lease.
+    """Explain a run with all available data.
 
-    `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again. `children`
-    are the counts of `count_children`, for a caller that has them. `within` is that of `explain`.
+    Two queries more than `explain`, up to three more for a run that a worker has, and one more if that worker has not
+    renewed its lease. `open_keys` are those of `progress_of`, so that a long history is not searched again, and
+    `children` the counts of `count_children`, if the caller has them. `within` is that of `explain`.
 
     One more for a run in line, for the hold of its queue. Five more for a run that is due, for that, the runs and
     workers before it, and the ranks of its runs; three more where some have one. Two for a paused run, for its
@@ -272,13 +273,13 @@ def _explained_fully(
 
 
 def _is_misfit(run: Run) -> bool:
-    """Return whether the code has stopped the failed run, by a divergence or by a mistake."""
+    """Return whether a divergence or a mistake in the code has stopped the run."""
     is_diverged = run.error is not None and run.error.type == "HistoryDivergedError"
     return run.state == RunState.FAILED and (is_diverged or has_stopped(run.summary))
 
 
 def _with_builds(found: Explanation, run: Run, now: datetime) -> Explanation:
-    """Add the builds around a run that the code does not fit; withhold what would meet the same code again."""
+    """Add the builds that matter for a diverged run, and withhold verbs that would meet the same code again."""
     misfit = misfit_of(run, now)
     withheld = WITHHELD if misfit.is_alone else ()
     return replace(
@@ -364,7 +365,7 @@ def _running(facts: Facts) -> Explanation:
 
 
 def _in_steps(facts: Facts, *, is_compensating: bool = False) -> Explanation:
-    """Explain a run by the oldest of the steps that run now."""
+    """Explain a run by its oldest running step."""
     oldest, *others = facts.running
     doing = oldest.words
     if others:
@@ -389,7 +390,7 @@ def _in_steps(facts: Facts, *, is_compensating: bool = False) -> Explanation:
 
 
 def _in_hand(facts: Facts) -> str:
-    """Return which worker has the run, and what is known of an attempt that was abandoned."""
+    """Say which worker has the run, and what is known about an abandoned attempt."""
     asked = next((each.abandon_asked_at for each in facts.running if each.abandon_asked_at is not None), None)
     if asked is None:
         return _("Worker %(worker)s has it") % {"worker": facts.run.worker}

@@ -1,4 +1,4 @@
-"""The explanation of a run and the facts it is made of, for runs that have ended and for those that wait."""
+"""The explanation of a run and its facts, for runs that have ended or that wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from durable.notifier import redis_clients, wakeups
 
 LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
 
-#: The fact of a summary that is an error's text. A text without data may quote an error as well.
+#: The fact in a summary that is an error's text. A summary without data may also quote an error.
 _QUOTED_ERROR: Final = {
     SummaryKind.TEXT: "text",
     SummaryKind.DIVERGED: "error",
@@ -50,9 +50,9 @@ _QUOTED_ERROR: Final = {
 class Explanation:
     """An explanation: `headline` is one sentence without a full stop, `detail` more facts and advice, or "".
 
-    `needs_attention`: the run will not continue well without a person. `remedies` are verbs, the likeliest first.
-    `location` is the entry that the explanation is about, or "". `withheld` are verbs that the run's state allows and
-    that would only lead to the same end again. `command` is a shell command that tells more, or "".
+    `needs_attention`: the run needs a person to continue well. `remedies` are verbs, the likeliest first. `location` is
+    the entry that the explanation is about, or "". `withheld` are verbs that the run's state allows and that would only
+    lead to the same end again. `command` is a shell command that tells more, or "".
     """
 
     headline: str
@@ -98,7 +98,7 @@ class Facts:
 
     @property
     def summary(self) -> Summary:
-        """The row's summary in the active language. If it quotes an error, the error is redacted."""
+        """The row's summary in the active language, with a quoted error redacted."""
         summary = Summary.load(self.run.summary).told_in(LOCAL)
         if self.within is not None:
             summary = summary.without_others
@@ -109,7 +109,7 @@ class Facts:
 
     @property
     def quoted_error(self) -> str:
-        """The error that the row's summary quotes; of a text without data the text."""
+        """The error that the row's summary quotes; for a summary without data its text."""
         summary = self.summary
         return str(summary.facts.get("error", summary))
 
@@ -287,7 +287,7 @@ def _whole_error(facts: Facts) -> str:
 
 
 def why_it_failed(facts: Facts) -> tuple[str, str]:
-    """Return the place, for display, and the error of the failure that the run is undoing; "" for no place."""
+    """Return the place (for display; "" for none) and the error of the failure that the run is undoing."""
     error = facts.run.error
     if error is None or error.origin is None:
         return display_location(failed_at(error, facts.run.origins)), _whole_error(facts)
@@ -295,7 +295,7 @@ def why_it_failed(facts: Facts) -> tuple[str, str]:
 
 
 def _undone_before(facts: Facts) -> str:
-    """Return what is undone of a run that a mistake has stopped: nothing, unless its code has called ctx.compensate."""
+    """Say what is undone of a run stopped by a mistake: nothing, unless its code has called ctx.compensate."""
     if not facts.undone_by_code:
         return _("Nothing was undone because of it")
     return _("%(steps)s by ctx.compensate before, and nothing was undone because of the mistake") % {
@@ -304,9 +304,9 @@ def _undone_before(facts: Facts) -> str:
 
 
 def _undone(facts: Facts) -> str:
-    """Return how many steps the compensation at the run's end has undone; "" for none.
+    """Say how many steps the compensation at the run's end has undone; "" for none.
 
-    The row tells that too, unless the caller has read the entries.
+    Taken from the row, unless the caller has read the entries.
     """
     if facts.undone is not None:
         return steps_undone(len(facts.undone.locations), LOCAL)
@@ -321,13 +321,13 @@ _BY_ERROR: Final[Mapping[str, Callable[[Facts], Explanation]]] = {
 
 
 def waiting_for_map(run: Run, awaited: Sequence[str]) -> str | None:
-    """Return what the run waits for, if a group of children is among these; None if none is."""
+    """Say what the run waits for, if that includes a group of children; else None."""
     groups = ChildGroup.objects.using(conf.DATABASE).filter(id__in=list(awaited))
     group = groups.select_related("tally").order_by("position").first()
     if group is None:
         return None
     tally = group.tally
-    if group.is_over:  # its children are waited for again: they undo what they have done
+    if group.is_over:  # the run waits for its children again: they undo what they have done
         return _compensating(run, group)
     note = _(
         'Waiting for the children of the map "%(map)s": %(ended)s of %(size)s have ended, %(running)s are under way'
@@ -345,7 +345,7 @@ def waiting_for_map(run: Run, awaited: Sequence[str]) -> str | None:
 
 
 def _compensating(run: Run, group: ChildGroup) -> str:
-    """Return how far the compensation of the children of a map has come."""
+    """Say how far the compensation of a map's children has come."""
     tally = group.tally
     note = _('Compensating the children of the map "%(map)s": %(running)s of %(size)s are under way') % {
         "map": display_location(group.location),
@@ -361,7 +361,7 @@ def _compensating(run: Run, group: ChildGroup) -> str:
 
 
 def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
-    """Return how far the recovery of the failed children of a map has come, "" for none; a query if a map is open.
+    """Say how far the recovery of a map's failed children has come; "" for none. One query if a map is open.
 
     `entries` are the open entries of the run.
     """
@@ -376,9 +376,9 @@ def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
 
 
 def turn_note(run: Run, within: RunQuerySet | None = None) -> str | None:
-    """Return for what a child waits that has not had its turn; None for any other run.
+    """Say what a child waits for that has not had its turn; None for any other run.
 
-    With `within`, the runs that a reader may see, neither its parent nor the number of other children is told.
+    With `within`, the runs that a reader may see, neither its parent nor the number of other children is mentioned.
     """
     if run.parent_id is None:
         return None
@@ -397,7 +397,7 @@ def turn_note(run: Run, within: RunQuerySet | None = None) -> str | None:
     }
 
 
-_SHOWN: Final = 50  # children of which the first is named
+_SHOWN: Final = 50  # children to read, the first of which is named
 
 
 def awaited_queues(run: Run) -> list[str] | None:
@@ -424,7 +424,7 @@ def pending(facts: Facts) -> Explanation:
 def to_run_alone(facts: Facts) -> Explanation:
     """Explain a run that may have crashed a worker, and has committed nothing since.
 
-    No pass of it has come to a step, because that commits the attempt first. So a worker that has it lets it wait, or
+    No pass has come to a step, which would first commit its attempt. So the worker that has it lets it wait, or has
     left it to others for some seconds.
     """
     run = facts.run
@@ -442,7 +442,7 @@ def to_run_alone(facts: Facts) -> Explanation:
 
 
 def _because(headline: str, doing: str) -> str:
-    """Return the headline with what the run was doing in brackets, if it is known."""
+    """Return the headline, with what the run was doing in brackets, if that is known."""
     return f"{headline} ({doing})" if doing else headline
 
 
@@ -468,7 +468,7 @@ def _due(facts: Facts) -> Explanation:
 
 
 def _without_redis(queue: str) -> str:
-    """Return what workers do meanwhile if Redis is away, or ""."""
+    """Say what workers do while Redis is unavailable; "" if it is available."""
     if not conf.REDIS or wakeups.is_silent() or not redis_clients.is_found_away(queue):
         return ""
     return _(
@@ -586,7 +586,7 @@ def _waiting(facts: Facts, overdue: Explanation | None) -> Explanation:
 
 
 def _waiting_for_children(facts: Facts) -> Explanation:
-    """Explain a run that waits for the ends of children: what the first of them does."""
+    """Explain a run that waits for children to end, by the state of the first one."""
     run = facts.run
     children = awaited_children(run.waiting_for)
     if facts.within is not None:
@@ -614,7 +614,7 @@ def _waiting_for_children(facts: Facts) -> Explanation:
 
 
 def compensating_children(facts: Facts) -> str | None:
-    """Return for which children a run waits that rolls back, in words; None if it waits for none."""
+    """Say which children a run that rolls back waits for; None if it waits for none."""
     children = awaited_children(facts.run.waiting_for)
     if not children:
         return None
@@ -665,7 +665,7 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
             remedies=("pause", "cancel"),
         )
     detail = ""
-    if facts.within is not None:  # how many are before it tells of runs out of sight
+    if facts.within is not None:  # the number before it counts runs that the reader may not see
         headline = _("In line for limit %(limit)s for %(span)s") % told
         is_shown = line.holder is not None and facts.within.filter(pk=line.holder.pk).exists()
     else:
@@ -711,7 +711,9 @@ def _rated(facts: Facts, wait: RateWait) -> Explanation:
 
 
 def _unknown_workflow(facts: Facts) -> Explanation:
-    """Explain a run whose worker does not know its workflow. Others may: of their code only this process's is known."""
+    """Explain a run whose worker does not know its workflow. Other workers may: only this process's code is known
+    here.
+    """
     if facts.run.workflow in registry.registry:
         detail = _(
             "The code here has the workflow: a worker of its queue that runs this code takes the run when it is due"
@@ -750,7 +752,7 @@ def _mistaken(facts: Facts) -> Explanation:
 
 
 def _tried(facts: Facts, problem: str) -> str:
-    """Return the problem, with since when there is one, and when the run is tried again."""
+    """Return the problem, since when it exists if that is known, and when the run is tried again."""
     run = facts.run
     if run.diverged_at is not None:
         problem = _("%(problem)s for %(span)s") % {"problem": problem, "span": facts.since(run.diverged_at)}

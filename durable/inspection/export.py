@@ -1,7 +1,7 @@
-"""A run with everything that is recorded of it, as JSON text: for tickets, archives and other tools.
+"""A run with all its records, as JSON text: for tickets, archives and other tools.
 
-The text is written in pieces: a history may be larger than a process should hold. Rows are read in batches of a bounded
-size, and the text ends after `MOST_BYTES`.
+The text is written in pieces, because a history may be larger than a process should hold. Rows are read in batches of a
+bounded size, and the text ends after `MOST_BYTES`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _AT_ONCE: Final = 1024 * 1024  # bytes of recorded text in memory at a time
 
 
 def exported(run: Run, *, with_payloads: bool) -> dict[str, Any]:
-    """Return in memory what `written` writes: the run, its history, failed attempts, saves, messages and audit log."""
+    """Return the text of `written` as data in memory: the run, its history, failed attempts, saves, messages and audit
+    log.
+    """
     data: dict[str, Any] = json.loads("".join(written(run, with_payloads=with_payloads)))
     return data
 
@@ -97,9 +99,9 @@ class _Part:
     name: str
     found: Callable[[Run], QuerySet[Any]]
     large: tuple[str, ...]
-    payloads: tuple[str, ...]  # the large columns that are not read without payloads
+    payloads: tuple[str, ...]  # the large columns, not read without payloads
     as_data: Callable[[Run, Any, bool], dict[str, Any]]
-    hide: Callable[[Any], None] | None = None  # from a row what a reader may not see who may not see all runs
+    hide: Callable[[Any], None] | None = None  # removes from a row what a reader of only some runs may not see
 
     def read(self, run: Run, with_payloads: bool, within: RunQuerySet | None = None) -> Iterator[dict[str, Any]]:
         """Yield up to MOST rows and one more, read in batches; each batch is a transaction of its own."""

@@ -1,9 +1,7 @@
-"""Families: a run's parents up to the root, its children by state and group, and what a verb on a run means for them.
+"""Families: a run's parents up to the root, its children by state and group, and what a verb on the run does to them.
 
 Every count and page follows the index of a parent's children, or stops at a cap: a run may have any number of them.
 `within` limits the runs, for example to those that a user may see: others are neither listed nor counted.
-
-One transaction cancels a few hundred of them, and workers cancel the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
-CAP: Final = 10_000  # children of a run that are counted, and that one page examines
+CAP: Final = 10_000  # children of a run to count, and to examine for one page
 PAGE: Final = 50
 MOST_PARENTS: Final = 20  # of the chain up to the root
 _FAILED: Final = RunState.FAILED.value
@@ -42,7 +40,7 @@ _PARENT: Final = "parent"  # the cursor of a bulk before its last page
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCounts:
-    """The children of a group by state; `name` is the group's location, "" for children that belong to none."""
+    """The children of a group by state; `name` is the group's location, "" for children without a group."""
 
     name: str
     states: Mapping[str, int]
@@ -93,7 +91,7 @@ class FamilyCounts:
 class ChildCursor(NamedTuple):
     """The position of a child in the order of starts.
 
-    A child that was started anew may have the position of the one before.
+    A child started anew may have the position of the earlier one.
     """
 
     position: int
@@ -104,7 +102,7 @@ class ChildCursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ChildCursor | None:
-        """Return the key of a text, None for a text that is none. Without an id it is before all at its position."""
+        """Parse a text, None if it is invalid. A key without an id comes before all children at its position."""
         position, _, run_id = text.partition(":")
         is_number = position.isascii() and position.isdigit() and len(position) <= _DIGITS
         return cls(int(position), run_id.replace("\0", "")[:MAX_ID]) if is_number else None
@@ -112,7 +110,7 @@ class ChildCursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRow:
-    """A child, and where its parent has started it: the location and, if it belongs to one, the group."""
+    """A child, the location at which its parent started it, and its group or ""."""
 
     run: Run
     location: str
@@ -124,8 +122,8 @@ class ChildRow:
 class ChildPage:
     """A page of children in the order of their starts.
 
-    The next page is behind `next_key`, which is None at the end. `is_window`: the page is short because `CAP` children
-    were examined for it; more may follow.
+    The next page begins after `next_key`, which is None at the end. `is_window`: the page is short because `CAP`
+    children were examined for it; more may follow.
     """
 
     rows: Sequence[ChildRow]
@@ -134,12 +132,12 @@ class ChildPage:
 
 
 def has_children() -> bool:
-    """Return whether any run is a child: without one a list of roots has nothing to leave out. One look at an index."""
+    """Return whether any run is a child; if none is, a list of roots need not filter. One look at an index."""
     return Child.objects.using(conf.DATABASE).order_by("pk").values_list("pk").first() is not None
 
 
 def is_child(run_id: str) -> bool:
-    """Return whether the code of another run has started the run as its own; not so for one that a step has started."""
+    """Return whether another run's code has started the run as its child; a run started by a step does not count."""
     return Child.objects.using(conf.DATABASE).filter(pk=run_id).exists()
 
 
@@ -183,7 +181,8 @@ def list_children(
 ) -> ChildPage:
     """Return a page of the run's children behind the key `after`, in the order of their starts.
 
-    With `states`, those that are in one of them; with a `group`, those of the group at this location. Three statements.
+    With `states`, only those in one of them; with a `group`, only those of the group at this location. Three
+    statements.
     """
     children = _behind(_children(run_id, within), after).order_by("position", "pk")
     end: int | None = None
@@ -209,7 +208,7 @@ def list_children(
 
 
 def _behind(children: QuerySet[Any], key: ChildCursor | None) -> QuerySet[Any]:
-    """Return those of these children of one run that are behind this key."""
+    """Return those of one run's children that come after this key."""
     if key is None:
         return children
     # one range of the index, not two
@@ -217,7 +216,7 @@ def _behind(children: QuerySet[Any], key: ChildCursor | None) -> QuerySet[Any]:
 
 
 def family_data(counts: FamilyCounts) -> dict[str, Any]:
-    """Return the counts of children as data: what REST and the command line have."""
+    """Return the counts of children as data for REST and the command line."""
     return {
         "total": counts.total.number,
         "is_capped": counts.is_capped,
@@ -230,7 +229,7 @@ def family_data(counts: FamilyCounts) -> dict[str, Any]:
 class FailedChildren:
     """The failed children of a run, and then the run itself if it has failed, as the selection of a bulk.
 
-    With a `group`, its children alone. The run comes last: by then its children go on, and it waits for them again.
+    With a `group`, only its children. The run comes last: by then its children continue, and it waits for them again.
     """
 
     parent: str
@@ -247,7 +246,7 @@ class FailedChildren:
         return False
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """Return up to `limit` ids of children behind `cursor`, and the next cursor; at the end the run alone."""
+        """Return up to `limit` ids of children after `cursor`, and the next cursor; at the end only the run."""
         if cursor == _PARENT:
             return self._itself(), None
         after = None if cursor is None else ChildCursor.parse(cursor)
@@ -256,14 +255,14 @@ class FailedChildren:
         return ids, _PARENT if page.next_key is None else str(page.next_key)
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
-        """Return up to `limit` ids of them, if failed runs are asked for."""
+        """Return up to `limit` of the ids, if failed runs are asked for."""
         if _FAILED not in states:
             return []
         page = list_children(self.parent, states=[_FAILED], group=self.group, limit=limit)
         return [*(each.run.id for each in page.rows), *self._itself()][:limit]
 
     def tally(self, states: Collection[str], most: int) -> Tally:  # noqa: ARG002  # of a run CAP children are counted
-        """Count them by workflow, and the other children by state. Two statements."""
+        """Count the failed runs by workflow, and the other children by state. Two statements."""
         children = _children(self.parent, None).order_by("position")
         if self.group is not None:
             children = children.filter(group=self.group)
@@ -278,7 +277,7 @@ class FailedChildren:
         return Tally(numbers=+numbers, partial=frozenset(RunState) if is_partial else frozenset())
 
     def failed(self) -> Sequence[tuple[RunQuerySet, bool]]:
-        """Return them, as disjoint querysets."""
+        """Return the failed runs, as disjoint querysets."""
         runs = Run.objects.using(conf.DATABASE).filter(state=_FAILED)
         children = _all(self.parent).order_by("position")
         if self.group is not None:
@@ -297,7 +296,7 @@ def _all(run_id: str) -> QuerySet[Child]:
 def _children(run_id: str, within: RunQuerySet | None) -> QuerySet[Any]:
     """Return the children, each with its state.
 
-    It is looked up for each: as a join, the table of all runs might be read.
+    The state is looked up for each: with a join, PostgreSQL might read the table of all runs.
     """
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     state = runs.order_by().filter(pk=OuterRef("run_id")).values("state")[:1]
@@ -310,10 +309,10 @@ _ENDING: Final = tuple(each.value for each in (*ENDED, RunState.ROLLING_BACK))
 
 
 def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
-    """Return how many children of an ended run are left to be cancelled, in a sentence; "" for none.
+    """Say how many children of an ended run are still to be cancelled; "" for none.
 
-    Nothing is said of a run that was read without its `cascade`. For a run that has some left one query, a count that
-    stops at 1,000; none for any other. `within` limits the children.
+    "" too for a run that was read without its `cascade`. One query, a count that stops at 1,000, if some are left; else
+    none. `within` limits the children.
     """
     if not Run.cascade.is_cached(run) or getattr(run, "cascade", None) is None:
         return ""
@@ -336,7 +335,7 @@ _GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
 
 
 def verb_note(run: Run, verb: str, within: RunQuerySet | None = None) -> str:
-    """Return what the verb means for the children of the run; "" for none that it concerns, and for other verbs.
+    """Say what the verb does to the children of the run; "" for nothing.
 
     `within` limits the children, for example to those that a user may see.
     """
@@ -347,7 +346,7 @@ def verb_note(run: Run, verb: str, within: RunQuerySet | None = None) -> str:
 
 
 def pause_note(run: Run, within: RunQuerySet | None = None) -> str:
-    """Return that the open children of a run go on while it is paused; "" without any. One look at an index, or two."""
+    """Say that the open children of a run continue while it is paused; "" without any. One look at an index, or two."""
     if not _has_children(run):
         return ""
     counts = count_children(run.id, within)
@@ -365,9 +364,9 @@ def pause_note(run: Run, within: RunQuerySet | None = None) -> str:
 
 
 def failed_note(run: Run, children: FamilyCounts | None = None, within: RunQuerySet | None = None) -> str:
-    """Return how many children of a completed run have failed, and the command that recovers them; "" for none.
+    """Say how many children of a completed run have failed, with the command that recovers them; "" for none.
 
-    `children` are counted unless the caller has done that: one look at an index, and one statement more with children.
+    Counts the `children` unless the caller has: one look at an index, and one more statement if there are children.
     """
     if run.state != RunState.COMPLETED or (children is None and not _has_children(run)):
         return ""
@@ -384,7 +383,7 @@ def failed_note(run: Run, children: FamilyCounts | None = None, within: RunQuery
 
 
 def cancel_note(run: Run, within: RunQuerySet | None = None) -> str:
-    """Return that the open children of a run are cancelled with it; "" without any."""
+    """Say that the open children of a run are cancelled with it; "" without any."""
     cancelled = Child.objects.using(conf.DATABASE).filter(
         parent_id=run.id, when_parent_ends=WhenParentEnds.CANCEL.value
     )
@@ -403,16 +402,16 @@ def _has_children(run: Run) -> bool:
     return children.order_by("position").values_list("pk").first() is not None
 
 
-_RECOVERIES_CAP: Final = 10_000  # children that are looked at
-_MOST_PLACES: Final = 1_000  # operations with recovered children whose records are looked at
+_RECOVERIES_CAP: Final = 10_000  # children to examine
+_MOST_PLACES: Final = 1_000  # operations with recovered children to examine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaterRecoveries:
-    """The number of a run's children that were recovered since it read their ends, and the newest recovery.
+    """The number of a run's children that were recovered after the run read their ends, and the newest recovery.
 
-    `is_after_end`: all of them were after the end of the run. A replay in place that keeps what has read the children
-    gives the run a later end.
+    `is_after_end`: all of them were recovered after the end of the run. A replay in place that keeps the records of the
+    children gives the run a later end.
     """
 
     count: Count
@@ -421,7 +420,7 @@ class LaterRecoveries:
 
     @property
     def text(self) -> str:
-        """All of it in a sentence without a full stop."""
+        """The facts in a sentence without a full stop."""
         if self.is_after_end:
             text = ngettext(
                 "%(number)s of these was recovered after this run had ended, by %(who)s",
@@ -440,19 +439,19 @@ class LaterRecoveries:
 
     @property
     def at(self) -> datetime:
-        """When the newest of them was."""
+        """When the newest recovery was."""
         return self.newest.created_at
 
 
 def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecoveries | None:
-    """Return what was recovered of an ended run's first 10,000 children since it has read them; None for nothing.
+    """Return the later recoveries among the first 10,000 children of an ended run; None for none.
 
     One statement, three more for a run with children that were ever recovered; none for an open run. `within` limits
     the children, for example to those that a user may see.
     """
     if run.finished_at is None:
         return None
-    # looked up for each child along the index of runs: as a join, the log might be read as a whole
+    # looked up for each child along the index of runs: with a join, the whole log might be read
     actions = OperatorAction.objects.using(conf.DATABASE).filter(
         run_id=OuterRef("run_id"), action="recover", outcome="done"
     )
@@ -482,9 +481,9 @@ def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecover
 
 
 def _read_at(run_id: str, places: Collection[str]) -> dict[str, datetime]:
-    """Return when the operations at these places have read how their children ended: maps, and calls of a child."""
+    """Return when the operations at these locations (maps, and calls of children) have read their children's ends."""
     entries = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__in=sorted(places)[:_MOST_PLACES])
     text = ExpressionWrapper(F("data"), TextField())
-    starts = Q(Contains(text, f'"action":"{START}"'), kind=EntryKind.CHILD.value)  # they are read at other places
+    starts = Q(Contains(text, f'"action":"{START}"'), kind=EntryKind.CHILD.value)  # their ends are read at other places
     read = entries.exclude(starts).annotate(read_at=Coalesce("metadata__completed_at", "metadata__last_attempt_at"))
     return dict(read.filter(read_at__isnull=False).values_list("location", "read_at"))

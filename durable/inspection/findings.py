@@ -43,11 +43,11 @@ from durable.models.run import RunQuerySet
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-SHOWN: Final = 5  # runs that each finding lists
-CAP: Final = 1_000  # runs that are counted
-BULKS: Final = 200  # newest bulks among which stopped ones are looked for
+SHOWN: Final = 5  # runs listed by each finding
+CAP: Final = 1_000  # runs to count
+BULKS: Final = 200  # newest bulks to search for stopped ones
 LONG: Final = 3600.0  # seconds after which an old snapshot needs attention; a dump takes less
-_Row = tuple[str, str, datetime]  # a run's id, its workflow, and since when it has been found
+_Row = tuple[str, str, datetime]  # a run's id, its workflow, and since when the finding has been true
 _OPEN: Final = frozenset(state.value for state in RunState if state not in ENDED)
 _DAY: Final = timedelta(days=1)
 _GONE = timedelta(seconds=15)  # a worker whose lease ended this long ago is not just slow
@@ -64,10 +64,10 @@ class Finding:
     """A finding: `kind` is a stable word, `title` and `advice` are for people.
 
     `runs` holds a few runs, as (id, workflow), and `workflows` the number of the counted runs by workflow, the highest
-    number first. `since` is the time from which on it has been so, None if that is not known. `wanted` is the filter of
-    a list that has its runs, None if there is none. `command` is a shell command that may end it, or "". `location` is
-    the place of the first of the runs that is concerned, "" if none is. `names` are the schedules or the limits that it
-    is about, and `period` has the first and the last of the moments of the first schedule.
+    number first. `since` is when it began, None if that is not known. `wanted` is the filter of a list with its runs,
+    or None. `command` is a shell command that may end it, or "". `location` is the place concerned in the first run, or
+    "". `names` are the schedules or limits concerned, and `period` the first and the last moment concerned of the first
+    schedule.
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, slot_idle, line_still, line_long,
@@ -127,10 +127,10 @@ def collect_findings(
 
 
 def _unserved(workers: Workers) -> list[QueueState]:
-    """Return the queues that need a worker and have none; [] if Redis could not be asked."""
+    """Return the queues that need a worker and have none; [] if Redis could not be queried."""
     if workers.problem:
         return []
-    # Without Redis, a worker of the release before is known only while it holds a run.
+    # Without Redis, a worker of the previous release is known only while it holds a run.
     needed = [queue for queue in workers.queues if queue.has_runs or (queue.has_workflows and workers.uses_redis)]
     return [queue for queue in needed if not queue.workers or not queue.is_known]
 
@@ -151,7 +151,7 @@ def _surroundings(workers: Workers, unserved: Sequence[QueueState], runs: RunQue
 
 
 def _without_worker(queue: QueueState, due: Sequence[datetime]) -> Finding:
-    """Return the finding of a queue without a worker; since `due` a worker could take its runs."""
+    """Return the finding of a queue without a worker, which has had due runs since `due`."""
     if not queue.is_known:
         kind, title = "unknown_queue", _('RQ_QUEUES lacks the queue "%(queue)s", which runs want')
         advice = _(
@@ -178,8 +178,9 @@ def _without_worker(queue: QueueState, due: Sequence[datetime]) -> Finding:
 
 
 def _lost_commits(runs: RunQuerySet, now: datetime) -> list[Finding]:
-    """Return the finding of runs of which the database has lost commits within a day: workers have noted it twice for
-    each, once without a run, where an index finds it among few rows.
+    """Return the finding of runs of which the database lost commits within the last day.
+
+    Workers log that twice for each run, once without the run, so that an index finds it among few rows.
     """
     notes = OperatorAction.objects.using(conf.DATABASE).filter(action=LOST_COMMITS)
     newest = notes.filter(run_id="", created_at__gte=now - _DAY).order_by("-created_at", "-id")
@@ -255,7 +256,7 @@ def _held_starts(held: Mapping[str, Hold]) -> list[Finding]:
 
 
 def _with_reason(title: str, told: Mapping[str, str], hold: Hold) -> str:
-    """Return the title with what it tells, and the reason of the hold behind it."""
+    """Return the title with its values, followed by the reason of the hold."""
     title %= told
     if not hold.reason:
         return title
@@ -303,8 +304,8 @@ def _overdue(runs: RunQuerySet, now: datetime, queues: Sequence[str]) -> list[Fi
 def _stale_diverging_and_unreceived(
     runs: RunQuerySet, now: datetime
 ) -> tuple[list[_Row], list[tuple[_Row, str]], list[_Row]]:
-    """Return the runs whose workers are gone, those that have diverged with the beginnings of their summaries, and
-    those that have completed and left messages.
+    """Return three lists of runs: those whose workers are gone; diverged ones, with the beginnings of their summaries;
+    and completed ones that left messages.
 
     Three indexes with few runs or a cap, and one statement.
     """
@@ -353,7 +354,7 @@ def _schedules(now: datetime) -> list[Finding]:
 
 
 def _of_ticks(kind: str, title: str, advice: str, rows: Sequence[tuple[Any, ...]], *, is_past: bool = False) -> Finding:
-    """Return a finding of schedules. `is_past`: it is not urgent, and its command is about the first schedule."""
+    """Return a finding about ticks. With `is_past` it is not urgent, and its command is about the first schedule."""
     names = list(dict.fromkeys(unpack(name) for name, _since, _moment in rows))
     moments = [moment_of(moment) for name, _since, moment in rows if unpack(name) == names[0]]
     period = min(moments), max(moments)
@@ -449,7 +450,7 @@ def _of_slots(kind: str, title: str, advice: str, slots: Sequence[KeptSlot], ver
 
 
 def _labels(labels: Sequence[str]) -> str:
-    """Return the first of these limits, each once, in quotes."""
+    """Return the labels of the first of these limits, each once, in quotes."""
     return ", ".join(quoted(shortened(each)) for each in list(dict.fromkeys(labels))[:SHOWN])
 
 
@@ -524,7 +525,7 @@ class _Cause:
 
     @property
     def advices(self) -> str:
-        """The advice, with how to find the causes if there may be many."""
+        """The advice, with how to find the other causes if there may be many."""
         return f"{self.advice} {_BY_CAUSE}" if self.by_cause else str(self.advice)
 
 
@@ -580,7 +581,7 @@ _CAUSES: Final = (
 
 
 def how_it_failed(run: FailedRun) -> tuple[str, str, str]:
-    """Return the kind of finding that the failed run belongs to, its title, and the advice."""
+    """Return the kind of finding for the failed run, its title, and the advice."""
     cause = next(cause for cause in _CAUSES if cause.concerns(run))
     return cause.kind, str(cause.title), cause.advices
 
@@ -626,7 +627,7 @@ def _capped(rows: Sequence[object]) -> Count:
 
 
 def _row(run_id: Any, workflow: Any, since: Any) -> _Row:
-    """Convert a row as the database returns it."""
+    """Convert a row in the form that the database returns."""
     return unpack(run_id), unpack(workflow), moment_of(since)
 
 

@@ -1,7 +1,7 @@
 """Joins and races: how each branch ended, and in which entries a failure began.
 
-The row of a join is completed once all its branches have settled. What it handed on to the code, a value or an error,
-is in its data. The data is read without the values of the branches, in batches of a bounded size.
+The row of a join is completed once all its branches have settled. Its data says whether it gave the code a value or an
+error. The data is read without the values of the branches, in batches of a bounded size.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _DEEPEST: Final = 20  # joins in joins that are followed to a failed step
 
 @dataclass(frozen=True, slots=True)
 class BranchEnd:
-    """The recorded status of a branch, and the locations of the failures that it comes from.
+    """The recorded end of a branch, and the locations of the failures behind it.
 
-    `error` is None unless it was asked for.
+    `error` is None unless it was requested.
     """
 
     status: str
@@ -51,14 +51,14 @@ class ForkOutcome:
 
     @property
     def failed(self) -> Mapping[str, BranchEnd]:
-        """The branches that have failed and count: none once a race has a winner."""
+        """The failed branches that matter: none once a race has a winner."""
         if self.winner is not None:
             return {}
         return {name: each for name, each in self.branches.items() if each.status == FAILED}
 
     @property
     def note(self) -> str:
-        """The number of failed branches, in words; "" if none counts."""
+        """The number of failed branches, in words; "" if none matters."""
         if not self.failed:
             return ""
         text = ngettext(
@@ -67,7 +67,7 @@ class ForkOutcome:
         return text % {"failed": len(self.failed), "number": len(self.branches)}
 
     def status(self, recorded: str) -> str:
-        """Return the status to show for the recorded one: that of the outcome, once there is one."""
+        """Return the status to show: that of the outcome once there is one, else the recorded one."""
         return FAILED if recorded == EntryStatus.COMPLETED and self.failed else recorded
 
     def location_of(self, branch: str) -> str:
@@ -76,7 +76,7 @@ class ForkOutcome:
 
 
 def read_outcomes(run_id: str, locations: Sequence[str] | None = None) -> dict[int, ForkOutcome]:
-    """Return the outcomes of a run's joins and races by the keys of their entries: those at `locations`, or all.
+    """Return the outcomes of a run's joins and races (at `locations`, or all) by the keys of their entries.
 
     One statement, and one more for each batch of long ones.
     """
@@ -89,7 +89,7 @@ def read_outcomes(run_id: str, locations: Sequence[str] | None = None) -> dict[i
 def fatal_locations(origins: Iterable[str], outcomes: Iterable[ForkOutcome]) -> set[str]:
     """Return the locations of the failures that made a run fail, given the `origins` of its row.
 
-    Of a join or race its failed branches are among them, and what these failed of. Any other failure was caught.
+    They include the failed branches of a join or race, and the failures behind these. Any other failure was caught.
     """
     by_location = {outcome.location: outcome for outcome in outcomes}
     fatal: set[str] = set()
@@ -107,7 +107,7 @@ def fatal_locations(origins: Iterable[str], outcomes: Iterable[ForkOutcome]) -> 
 
 
 def read_fatal(run_id: str, origins: Sequence[str]) -> set[str]:
-    """Return `fatal_locations` of a history whose outcomes were not read: one statement for each level of joins."""
+    """Return `fatal_locations`, reading the outcomes: one statement for each level of nested joins."""
     outcomes: dict[str, ForkOutcome] = {}
     found = fatal_locations(origins, ())
     for _depth in range(_DEEPEST):
@@ -126,7 +126,7 @@ def outcome_of(run_id: str, location: str, *, with_errors: bool = False) -> Fork
 
 
 def innermost_failures(run_id: str, locations: Sequence[str]) -> dict[str, str]:
-    """Return, for each location, that of the step whose failure the join or race there handed on; else the location.
+    """Return for each location the step whose failure its join or race passed on; the location itself if it is not one.
 
     Of several branches the first one that failed counts. A branch whose own code failed has no step. One statement for
     each level of joins around the steps.
@@ -176,9 +176,9 @@ def _outcome(location: str, data: Mapping[str, Any], *, with_errors: bool) -> Fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedBranch:
-    """A branch of the join or race at `fork`. `location` is that of the step in it that failed, "" for its own code.
+    """A branch of the join or race at `fork`. `location` is that of the failed step in it, "" for its own code.
 
-    `is_first`: other branches have failed too, all of them later.
+    `is_first`: other branches failed too, all of them later.
     """
 
     name: str
@@ -189,7 +189,9 @@ class FailedBranch:
 
     @property
     def text(self) -> str:
-        """The failed branch and their number: 'Branch "mail" of "ship" failed first (2 of 3 branches failed)'."""
+        """The failed branch and the number of failed ones: 'Branch "mail" of "ship" failed first (2 of 3 branches
+        failed)'.
+        """
         if self.is_first:
             text = _('Branch "%(name)s" of "%(fork)s" failed first (%(note)s)')
         else:
@@ -198,10 +200,10 @@ class FailedBranch:
 
 
 def first_failed_branch(run: Run) -> FailedBranch | None:
-    """Return the branch with which a failed run began to fail; None for a run that failed in no join or race.
+    """Return the branch that failed first; None for a run that did not fail in a join or race.
 
-    One statement for a failed run, none for any other. Branches without a failed step come last: when their code failed
-    is not recorded.
+    One statement for a failed run, none for others. Branches without a failed step come last, because the time of their
+    failure is not recorded.
     """
     if run.state != RunState.FAILED or not run.origins:
         return None

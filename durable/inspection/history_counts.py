@@ -1,14 +1,14 @@
 """Counts of long histories: remembered by a process, and stored until their runs change.
 
-To count 100,000 entries takes a tenth of a second and more, which is too long for a page, and a page that refreshes
-itself asks every few seconds. The worker that ends a pass of a run with more than `LONG_HISTORY` entries notes it
-(`durable.worker.executor`). The process of the sweep counts what is noted once the run has rested for `REST`: what
-`COUNTED` names. All else that a page has to look for in a long history, the process of the page remembers.
+Counting 100,000 entries takes a tenth of a second and more. That is too long for a page that refreshes itself every few
+seconds. A worker that ends a pass of a run with more than `LONG_HISTORY` entries notes the run
+(`durable.worker.executor`). Once a noted run has rested for `REST`, the process of the sweep stores the counts that
+`COUNTED` names. A page's process remembers everything else that it had to search for in a long history.
 
-A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators and
-migrations that rename an operation: these raise its `change_seq`. So what was counted of a run without a lease holds
-until one of these numbers is another. Another run that has got its id was created later. Rows that somebody has changed
-by hand show after a minute, and in what is stored after the next pass of the run.
+A history changes only by a worker, whose claim raises the run's fence, and by operators and migrations that rename an
+operation, which raise its `change_seq`. So counts of a run without a lease are valid until one of these numbers
+changes. Another run with the same id has another creation time. Changes made by hand show after a minute; in stored
+counts, after the run's next pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger("durable.inspection")
 
 _T = TypeVar("_T")
 
-LONG: Final = LONG_HISTORY  # entries of a history that is counted each time
+LONG: Final = LONG_HISTORY  # the most entries of a history that is counted anew each time
 _MOST: Final = 64  # results
 _KEPT: Final = 60.0  # seconds
 
@@ -41,9 +41,9 @@ _lock: Final = threading.Lock()
 
 
 def remembered(run: Run, what: str, count: Callable[[], _T], entries: Callable[[_T], int] | None = None) -> _T:
-    """Return what `count` returns, or has returned of the run in its present state; `what` names it.
+    """Return the result of `count`, remembered for the run's present state; `what` names the result.
 
-    `entries` tells from a result how long the history is; None for one that is known to be long.
+    `entries` returns the history's length from a result; None for a history that is known to be long.
     """
     known: _T | None = _of_process(run, what)
     if known is not None:
@@ -61,7 +61,7 @@ def remembered(run: Run, what: str, count: Callable[[], _T], entries: Callable[[
 
 
 def recalled(run: Run, what: str) -> Any:
-    """Return what is remembered or stored of the run in its present state, None if nothing is. No statement."""
+    """Return the remembered or stored result for the run's present state, or None. No statement."""
     known = _of_process(run, what)
     return stored(run, what) if known is None and what in COUNTED else known
 
@@ -78,13 +78,13 @@ def _key(run: Run, what: str) -> tuple[Any, ...]:
     return (conf.DATABASE, run.id, what, _state_of(run))
 
 
-#: How long a run must have rested: one that goes on every few seconds would be counted again and again.
+#: How long a run must rest before it is counted: one that continues every few seconds would be counted repeatedly.
 REST: Final = timedelta(seconds=15)
-_SECONDS: Final = 2.0  # of one turn in which runs are counted
-_AT_ONCE: Final = 20  # notes that are read at a time
+_SECONDS: Final = 2.0  # seconds of one turn of counting
+_AT_ONCE: Final = 20  # notes to read at a time
 _FORMAT: Final = 2  # of the counts
 
-#: What counts a run's history, by the name of its part of the counts. Its results are JSON.
+#: The functions that count a run's history, by the name of the result, which is JSON.
 Counters = Mapping[str, Callable[[Run], Any]]
 COUNTED: Final = {
     "progress": "durable.inspection.progress.count_progress",
@@ -94,9 +94,9 @@ COUNTED: Final = {
 
 
 def stored(run: Run, what: str) -> Any:
-    """Return this part of the stored counts of the run, None if there are none of its present state. No statement.
+    """Return the stored result of this name for the run's present state, or None. No statement.
 
-    Runs that were read `with_side_rows` have them.
+    Needs a run that was read `with_side_rows`.
     """
     row: HistoryCount | None = run._state.fields_cache.get("history_count")
     if row is None or row.counted_as != _state_of(run):
@@ -106,15 +106,14 @@ def stored(run: Run, what: str) -> Any:
 
 
 def count_long_histories(now: datetime) -> None:
-    """Count the histories that workers have noted as long, and whose runs rest; for a moment only."""
+    """Count the noted long histories of resting runs, for a limited time."""
     count_noted(now, {what: import_string(path) for what, path in COUNTED.items()})
 
 
 def count_noted(now: datetime, counters: Counters) -> None:
-    """Count the histories of noted runs that rest, the longest-resting first, for a moment only.
+    """Count the histories of noted resting runs, the longest-resting first, for a limited time.
 
-    Any number of processes may do so at once. The counts of a run that has changed meanwhile are of no use and do no
-    harm.
+    Any number of processes may do so at once. Counts of a run that has changed meanwhile are useless but harmless.
     """
     rows = HistoryCount.objects.using(conf.DATABASE)
     until = time.monotonic() + _SECONDS
@@ -130,12 +129,12 @@ def _count(run_id: str, noted_at: datetime | None, now: datetime, counters: Coun
     run = Run.objects.using(conf.DATABASE).filter(pk=run_id).defer("input", "output").first()
     if run is None:
         row.delete()
-    elif run.lease_expires_at is not None:  # its worker notes it again, unless it dies
+    elif run.lease_expires_at is not None:  # the run's worker notes it again, unless it dies
         row.update(noted_at=now)
     else:
         try:
             counts = {"format": _FORMAT, **{what: count(run) for what, count in counters.items()}}
-        except Exception:  # one history that cannot be counted must not keep the others from it
+        except Exception:  # one history that cannot be counted must not block the others
             logger.exception("the long history of run %s cannot be counted", run_id, extra={"run_id": run_id})
             row.update(noted_at=None)
         else:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext, ngettext, pgettext
 
 from durable.core.clock import EARLIEST, LATEST
 
-_LONG_WORD = 40  # characters that are left out at most, to cut a text between words
+_LONG_WORD = 40  # the most characters to drop so that a text is cut between words
 _UNITS = (86_400, 3_600, 60, 1)
 
 
@@ -135,7 +135,7 @@ def until(then: datetime, now: datetime) -> str:
 
 
 def _beyond(then: datetime) -> str:
-    """Return what is shown of a time that Python cannot read."""
+    """Return the text for a time outside of Python's range."""
     return gettext("after the year 9999") if then >= LATEST else gettext("before the year 1")
 
 

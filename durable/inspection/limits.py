@@ -1,8 +1,6 @@
 """Limits as operators see them: slots, rates, who holds, who waits, and what is wrong.
 
-One statement for all keys.
-
-Each look is bounded, along an index of slots by limit and age.
+Each query is bounded and follows an index of slots by limit and age.
 """
 
 from __future__ import annotations
@@ -50,9 +48,9 @@ from durable.models.rows import pack, unpack
 from durable.models.run import RunQuerySet
 from durable.store.rules.lines import IDLE
 
-# Both databases name the columns of VALUES alike. By `place` slots of a key are in the order of its index, which keeps
-# each count on it. Parameters: the limit and the cap of held slots, the limit and the cap of waiting ones, the limit,
-# and a number and a key for each row.
+# Both databases name the columns of VALUES alike. Ordering the slots of a key by `place` keeps each count on the index.
+# Parameters: the limit and the cap of held slots, the limit and the cap of waiting ones, the limit, and a number and a
+# key for each row.
 _SLOTS: Final = """SELECT "durable_slot"."{column}" FROM "durable_slot" WHERE "durable_slot"."limit" = %s
   AND "durable_slot"."key" = keys.column2 AND "durable_slot"."is_held" = {is_held} ORDER BY "durable_slot"."place" LIMIT {most}"""
 _COUNTED: Final = "(SELECT COUNT(*) FROM ({slots}) AS counted)"
@@ -66,7 +64,9 @@ _LINES: Final = _EACH.format(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLine:
-    """A key: how many slots are held, how many runs wait, and since when the first in line; None if none waits."""
+    """A key of a limit: the numbers of held slots and waiting runs, and since when the first run in line waits, or
+    None.
+    """
 
     held: int
     waiting: int
@@ -74,9 +74,9 @@ class KeyLine:
 
 
 def lines_of(limit: str, keys: Sequence[str], *, most_held: int, most_waiting: int) -> list[KeyLine]:
-    """Return the line of each key, in their order, counting no further than `most_held` and `most_waiting`.
+    """Return the line of each key, in order, with counts up to `most_held` and `most_waiting`.
 
-    One statement along an index, none without keys.
+    One statement along an index; none without keys.
     """
     if not keys:
         return []
@@ -120,7 +120,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitKeySummary:
-    """A key of a limit: how many slots are held, how many runs wait, and since when the first of them.
+    """A key of a limit: the numbers of held slots and waiting runs, and since when the first of these waits.
 
     `held` is counted up to 10,000, and `waiting` up to 1,000.
     """
@@ -133,8 +133,8 @@ class LimitKeySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSummary:
-    """A limit. `code_says` is the number of code and settings. Of the keys, the fullest lines come first: of more than
-    100 keys, those for which a run has waited longest are here.
+    """A limit. `code_says` is the number in code or settings. The keys with the fullest lines come first; of more than
+    100 keys, only those for which a run has waited longest are listed.
     """
 
     name: str
@@ -145,7 +145,7 @@ class LimitSummary:
 
 
 def line_of(run_id: str) -> Line | None:
-    """Return the line in which the run waits, the oldest if it waits in several; None if it waits in none."""
+    """Return the line in which the run waits, the oldest one if there are several, or None."""
     slots = Slot.objects.using(conf.DATABASE)
     mine = slots.filter(run_id=run_id, is_held=False).order_by("since", "id").first()
     if mine is None:
@@ -170,8 +170,8 @@ def line_of(run_id: str) -> Line | None:
 def list_limits(name: str = "", within: RunQuerySet | None = None, *, with_keys: bool = True) -> list[LimitSummary]:
     """Return the limits by name, or one of them; at most 100 limits, and 100 keys of each.
 
-    With `within`, only keys of which one of these runs holds a slot or waits for one. Without `with_keys`, no key: one
-    statement, and else at most three more for each limit.
+    With `within`, only keys of which one of these runs holds or awaits a slot. One statement, and with `with_keys` at
+    most three more for each limit.
     """
     limits = Limit.objects.using(conf.DATABASE).order_by("name")
     found = limits.filter(name=name) if name else limits[:_LIMITS]
@@ -179,7 +179,7 @@ def list_limits(name: str = "", within: RunQuerySet | None = None, *, with_keys:
 
 
 def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
-    """Return the slots of a key: those held for the longest, and the first places of its line, with their runs."""
+    """Return the slots of a key with their runs: those held longest, and the first places in line."""
     rows = Slot.objects.using(conf.DATABASE).filter(limit=limit, key=key).select_related("run")
     rows = rows.defer("run__input", "run__output")
     held = rows.filter(is_held=True).order_by("since", "id")[:_SHOWN]
@@ -202,7 +202,7 @@ def _summary(limit: Limit, keys: Sequence[str]) -> LimitSummary:
 
 
 def _shown_keys(limit: str, within: RunQuerySet | None) -> list[str]:
-    """Return the keys of a limit that are listed: those for which a run has waited longest, then others by name."""
+    """Return the keys of a limit to list: those for which a run has waited longest, then others by name."""
     rows = Slot.objects.using(conf.DATABASE).filter(limit=limit)
     if within is not None:
         mine = first_visible(rows.order_by("limit", "key"), within).values_list("key", flat=True)
@@ -214,15 +214,15 @@ def _shown_keys(limit: str, within: RunQuerySet | None) -> list[str]:
     return list(keys)[:_KEYS]
 
 
-#: For how long a paused or diverged run holds a slot before the slot is reported.
+#: How long a paused or diverged run holds a slot before the slot is reported.
 KEPT: Final = timedelta(days=1)
-#: For how long the first run of a line waits, while no slot of its key is taken, before the line is reported.
+#: How long the first run of a line waits, while no slot of the key is taken, before the line is reported.
 STILL: Final = timedelta(hours=1)
-#: How many runs wait for a full limit, and for how long the first of them, before the line is reported.
+#: How many runs wait for a full limit, and how long the first of them, before the line is reported.
 LONG: Final = 20
 WAITED: Final = timedelta(minutes=1)
 _MOST_TROUBLED: Final = 100
-_ROWS: Final = 500  # slots of a limit that are looked at
+_ROWS: Final = 500  # slots of a limit to examine
 _PAUSED: Final = "paused"
 _DIVERGED: Final = "diverged"
 _ASLEEP: Final = "asleep"
@@ -269,7 +269,7 @@ class LongLine(StillLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCounts:
-    """The numbers of a limit's held slots and waiting runs, and since when the first of these waits; None for none."""
+    """The numbers of a limit's held slots and waiting runs, and since when the first of these waits, or None."""
 
     name: str
     held: Count
@@ -288,7 +288,7 @@ class _Slot:
 
     @property
     def reported(self) -> dict[str, Any]:
-        """Its part of a report."""
+        """The slot as an item of a report."""
         label = limit_label(self.limit, self.key)
         return {
             "limit": self.limit,
@@ -301,14 +301,12 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleSlot(KeptSlot):
-    """A slot that a run has held since `since` for a step or for its passes, while no worker executes it."""
+    """A slot for a step or for passes that a run has held since `since` although no worker executes the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTroubles:
-    """The lines that do not move, those that are long, the slots that runs keep, and those that they have forgotten to
-    give up.
-    """
+    """The problems with slots: stopped lines, long lines, slots that runs keep without use, and forgotten slots."""
 
     still: list[StillLine]
     long: list[LongLine]
@@ -321,9 +319,9 @@ def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroub
 
     A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken.
     It is long if 20 such runs wait, the first of them for a minute, while all slots of its key are held. A slot is kept
-    if a paused or diverged run has held it for a day. It is idle if it is to be held only while a worker executes its
-    run, and the run has slept with it for a minute. At most 100 limits are looked at, and of each the 500 runs that
-    have waited longest, and the 500 oldest slots. Three statements, one where there is no limit.
+    if a paused or diverged run has held it for a day. It is idle if only a worker's pass may hold it, but the run has
+    slept with it for a minute. Examines at most 100 limits, with the 500 longest-waiting runs and the 500 oldest slots
+    of each. Three statements; one if there are no limits.
     """
     limits = {limit.name: limit.number for limit in _limits()}
     waiting, *held = _old_slots(now, within)
@@ -338,8 +336,8 @@ def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroub
 
 
 def _old_slots(now: datetime, within: RunQuerySet | None) -> list[QuerySet[Slot]]:
-    """Return the slots that runs have waited for, those that they have held, and those of them that are not held
-    between passes, for longer than `KEPT` or `IDLE`.
+    """Return the awaited slots, the kept slots (held for longer than `KEPT`), and the idle slots (for longer than
+    `IDLE`).
     """
     slots = _slots(within)
     held = slots.filter(is_held=True)
@@ -351,7 +349,7 @@ def _old_slots(now: datetime, within: RunQuerySet | None) -> list[QuerySet[Slot]
 
 
 def _lines(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> tuple[list[StillLine], list[LongLine]]:
-    """Return the lines that do not move and those that are long, of the oldest waiting slots of each limit."""
+    """Return the stopped and the long lines among the oldest waiting slots of each limit."""
     waiting: dict[tuple[str, str], list[_Slot]] = {}
     looked_at: Counter[str] = Counter()
     for slot in slots:
@@ -374,7 +372,7 @@ def _lines(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> 
 
 
 def unused_limits() -> list[str]:
-    """Return the limits that the settings and workflows of this process do not name, and no run has a slot of."""
+    """Return the limits that this process's settings and workflows do not name, and of which no run has a slot."""
     named = set(conf.LIMITS)
     named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
     return [
@@ -385,7 +383,7 @@ def unused_limits() -> list[str]:
 
 
 def count_slots(cap: int) -> list[LimitCounts]:
-    """Return the counts of each limit, of at most 100 limits, counting no further than `cap`; three statements."""
+    """Return the counts of at most 100 limits, each up to `cap`; three statements."""
     names = [limit.name for limit in _limits()]
     held = [_slots(None).filter(limit=name, is_held=True).order_by("limit", "is_held", "since") for name in names]
     waiting = [_slots(None).filter(limit=name, is_held=False).order_by("limit", "is_held", "since") for name in names]
@@ -414,8 +412,8 @@ def _slots(within: RunQuerySet | None) -> QuerySet[Slot]:
 
 
 def _of_run(now: datetime) -> QuerySet[Any]:
-    """Return how the run of a slot stands, and its workflow: looked up for each slot, while for a join PostgreSQL might
-    read all slots.
+    """Return the state of a slot's run and its workflow. Looked up for each slot: with a join, PostgreSQL might read
+    all slots.
     """
     standing = Case(
         When(state=RunState.PAUSED.value, then=Value(f"{_PAUSED} ")),
@@ -431,7 +429,7 @@ def _of_run(now: datetime) -> QuerySet[Any]:
 
 
 def _oldest(sources: Sequence[QuerySet[Slot]], limits: Collection[str], now: datetime) -> list[list[_Slot]]:
-    """Return the oldest slots of each source and limit, with what is known of their runs; one statement at most."""
+    """Return the oldest slots of each source and limit, with facts about their runs; at most one statement."""
     if not limits:
         return [[] for _ in sources]
     oldest = [
@@ -459,7 +457,7 @@ def _slot(limit: Any, key: Any, run_id: Any, of_run: str, since: Any) -> _Slot:
 
 
 def _newest_held(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, datetime]]:
-    """Return how many slots of each key are held, and when the newest of them was taken; none for unused keys."""
+    """Return the number of held slots of each key, and when the newest of them was taken; unused keys are missing."""
     by_limit: dict[str, list[str]] = {}
     for limit, key in keys:
         by_limit.setdefault(limit, []).append(key)
@@ -476,10 +474,10 @@ _MOST_RATES = 100  # that are listed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateWait:
-    """An attempt that waits for its moment `at`, behind so many others of its key.
+    """An attempt that waits for its moment `at`, behind `before` other units of its key.
 
-    `sooner` is its moment if all that wait were given new ones, None if it is no earlier one, or others are before it:
-    those that were cancelled keep theirs.
+    `sooner` is the earlier moment that it would get if all waiting attempts got new ones; None if there is none, or if
+    others are before it, because cancelled ones keep theirs.
     """
 
     limit: str
@@ -498,8 +496,8 @@ class RateWait:
 class RateKeySummary:
     """A key of a rate: how many attempts wait, until when it is reserved, and its closing, None while it is open.
 
-    `waiting` is counted up to 1,000. `last_minute` has the units that have begun in each five seconds, the oldest
-    first. `refused` is how many starts it has refused, and `last_refused` the last one.
+    `waiting` is counted up to 1,000. `last_minute` has the units begun in each five seconds, the oldest first.
+    `refused` is the number of refused starts, and `last_refused` the last one.
     """
 
     key: str
@@ -516,8 +514,8 @@ class RateKeySummary:
 class RateSummary:
     """A limit's rate.
 
-    `code_says` is the rate that code and settings give. `closing` is that of all keys. The keys for which most attempts
-    wait come first.
+    `code_says` is the rate in code or settings. `closing` is that of all keys. The keys with most waiting attempts come
+    first.
     """
 
     name: str
@@ -529,13 +527,13 @@ class RateSummary:
 
     @property
     def last_minute(self) -> list[int]:
-        """The units of these keys that have begun in each five seconds of the last minute, the oldest first."""
+        """The units of these keys begun in each five seconds of the last minute, the oldest first."""
         return [sum(each.last_minute[number] for each in self.keys) for number in range(BUCKETS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateCounts:
-    """The number of attempts that wait for moments in a limit's rate, and that of its closed keys."""
+    """The numbers of a limit's attempts that wait for moments in its rate, and of its closed keys."""
 
     name: str
     waiting: Count
@@ -543,7 +541,7 @@ class RateCounts:
 
 
 def rate_wait_of(run_id: str, now: datetime) -> RateWait | None:
-    """Return the attempt of the run that waits for the nearest moment; None if none waits."""
+    """Return the run's waiting attempt with the nearest moment, or None."""
     rows = Reservation.objects.using(conf.DATABASE)
     mine = rows.filter(run_id=run_id, at__gt=now).order_by("at", "id").first()
     if mine is None:
@@ -567,25 +565,25 @@ def rate_wait_of(run_id: str, now: datetime) -> RateWait | None:
 
 
 def _moment_anew(mine: Reservation, rate: Rate, now: datetime) -> datetime | None:
-    """Return the moment of the first attempt of its key if all were given new ones, None if it is no earlier."""
+    """Return the moment that the first attempt of its key would get anew; None if that is no earlier."""
     row = RateKey.objects.using(conf.DATABASE).filter(limit=mine.limit, key=mine.key).first()
     cell = Cell() if row is None else Cell(row.reserved, row.begun, row.put_off)
     begin_anew(cell)
     want = Want(units=mine.units, at=nanoseconds(now), may_begin=False)
     _, moment = reserve(cell, rate.spacing, rate.burst, want)
-    # what is a unit later may be rounding, or a unit that begins just now
+    # a difference of one unit may be rounding, or a unit that begins just now
     return from_nanoseconds(moment) if moment + rate.spacing < nanoseconds(mine.at) else None
 
 
 def closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:
-    """Return the closing of a key, or of all keys of its limit, that lasts longest; None while it is open."""
+    """Return the closing of a key or of all its limit's keys, whichever lasts longer; None while the key is open."""
     rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key__in={"", key}, closed_until__gt=now)
     closings = [each for row in rows if (each := row.closing(now)) is not None]
     return max(closings, key=lambda each: each.until, default=None)
 
 
 def own_closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:
-    """Return the closing of this key alone, "" for the one that closes all; None while it is open."""
+    """Return the closing of just this key ("" for the closing of all keys); None while it is open."""
     row = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key=key).first()
     return None if row is None else row.closing(now)
 
@@ -595,8 +593,8 @@ def list_rates(
 ) -> list[RateSummary]:
     """Return the rates by the names of their limits, or that of one; at most 100 limits, and 100 keys of each.
 
-    With `within`, only keys for which one of these runs waits, and the one without a name. Without `with_keys`, no key:
-    one statement and one more for each limit, and else at most four more for each.
+    With `within`, only keys for which one of these runs waits, and the key "". One statement, and one more for each
+    limit; with `with_keys` at most four more for each.
     """
     limits = RateLimit.objects.using(conf.DATABASE).order_by("name")
     found = limits.filter(name=name) if name else limits[:_MOST_RATES]
@@ -604,15 +602,15 @@ def list_rates(
 
 
 def reservations_of(limit: str, key: str, now: datetime) -> list[Reservation]:
-    """Return the next attempts of a key that wait for their moments, with their runs."""
+    """Return the next waiting attempts of a key, with their runs."""
     rows = Reservation.objects.using(conf.DATABASE).filter(limit=limit, key=key, at__gt=now).select_related("run")
     return list(rows.defer("run__input", "run__output").order_by("limit", "key", "at")[:_SHOWN])
 
 
 def count_rates(now: datetime, cap: int) -> list[RateCounts]:
-    """Return the counts of each limit with a rate, of at most 100 limits; three statements.
+    """Return the counts of at most 100 limits with a rate; three statements.
 
-    They count no further than `cap`.
+    Each count goes up to `cap`.
     """
     names = list(RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_MOST_RATES])
     if not names:
@@ -626,7 +624,9 @@ def count_rates(now: datetime, cap: int) -> list[RateCounts]:
 
 
 def unused_rates() -> list[str]:
-    """Return the limits with a rate that the settings and workflows of this process do not name, and no run awaits."""
+    """Return the limits with a rate that this process's settings and workflows do not name, and for which no run
+    waits.
+    """
     named = set(conf.LIMITS)
     named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
     names = RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_MOST_RATES]
@@ -634,9 +634,9 @@ def unused_rates() -> list[str]:
 
 
 def refusal_of(run_id: str) -> str:
-    """Return a sentence about the newest start under this id that a rate has refused; "" if none is known.
+    """Describe the newest start with this id that a rate has refused; "" if none is known.
 
-    A key of a limit keeps the start that it refused last, and no others.
+    A key of a limit remembers only its last refused start.
     """
     rows = RateKey.objects.using(conf.DATABASE).filter(refused_run=run_id, refused_at__isnull=False)
     found = rows.order_by("-refused_at").first()
@@ -661,7 +661,7 @@ def _rate_summary(limit: RateLimit, keys: list[RateKeySummary], now: datetime) -
 
 
 def _keys_of(limit: str, now: datetime, within: RunQuerySet | None) -> list[RateKeySummary]:
-    """Return the keys of a limit that are listed: how many attempts wait for each, and when the next one begins."""
+    """Return the keys of a limit to list, with the number of waiting attempts and the time of the next one."""
     waiting = Reservation.objects.using(conf.DATABASE)
     waiting = waiting.filter(limit=OuterRef("limit"), key=OuterRef("key"), at__gt=now).order_by("limit", "key", "at")
     rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key__in=_shown_rate_keys(limit, within))
@@ -670,7 +670,7 @@ def _keys_of(limit: str, now: datetime, within: RunQuerySet | None) -> list[Rate
 
 
 def _shown_rate_keys(limit: str, within: RunQuerySet | None) -> set[str]:
-    """Return the names of these keys: those that are awaited, then those that are closed, then by name."""
+    """Sort the names of these keys: awaited ones, then closed ones, then by name; return the first."""
     waiting = Reservation.objects.using(conf.DATABASE).filter(limit=limit)
     if within is not None:
         mine = first_visible(waiting.order_by("limit", "key", "at"), within).values_list("key", flat=True)

@@ -2,8 +2,8 @@
 
 A key says where a page ended: as text for the next request, and as a condition for the next query.
 
-One window of everybody's failed runs serves all causes. To look through those of each cause would take longer with each
-failure that the user may not see.
+All causes share one window of everybody's failed runs. A window for each cause would take longer with each failure that
+the user may not see.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from durable.models.run import RunQuerySet
 
 RowsT = TypeVar("RowsT", bound=QuerySet[Any])
 
-_WINDOW: Final = 10_000  # rows that are looked through, if no index serves the condition on their runs
+_WINDOW: Final = 10_000  # rows to examine if no index serves the condition on their runs
 _LARGEST: Final = 2**63 - 1
 
-#: Columns that an index of the runs begins with, and which few of all runs may have in common.
+#: Indexed columns of the runs whose values may be shared by few of all runs.
 _COLUMNS: Final = frozenset({"id", "workflow"})
 _LOOKUPS: Final = (Exact, In, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual, Range, StartsWith)
 
 
 def on_visible(rows: RowsT, within: RunQuerySet) -> RowsT:
-    """Return those of the rows whose run is one of these runs.
+    """Return the rows whose run is one of these runs.
 
     The run is looked up for each row. With a join or IN the database may read all runs first, if no index serves the
     condition on them. So the rows must be few, or the caller must read a few of them.
@@ -61,7 +61,7 @@ def on_visible(rows: RowsT, within: RunQuerySet) -> RowsT:
 
 
 def first_visible(rows: RowsT, within: RunQuerySet) -> RowsT:
-    """Return those of many ordered rows whose run is one of these runs, in their order.
+    """Return, in order, those of many rows whose run is one of these runs.
 
     Where no index serves the condition on the runs, only the first `_WINDOW` rows are looked through.
     """
@@ -71,7 +71,7 @@ def first_visible(rows: RowsT, within: RunQuerySet) -> RowsT:
 
 
 def has_own_index(within: RunQuerySet) -> bool:
-    """Return whether all these runs meet a condition on an indexed column, their id or their workflow, or are none."""
+    """Return whether a condition on an indexed column (id or workflow) limits these runs, or there are none."""
     return within.query.is_empty() or _narrows(within.query.where)
 
 
@@ -84,7 +84,7 @@ def _narrows(condition: Any) -> bool:
     return isinstance(column, Col) and column.target.model is Run and column.target.column in _COLUMNS
 
 
-#: The columns in which a failure has a copy of its run's key by creation.
+#: The columns of a failure that copy its run's key by creation.
 FAILURE_KEY: Final = ("failure__run_created_at", "failure__run_id")
 #: The same in rows of failures.
 KEY_OF_FAILURE: Final = ("run_created_at", "run_id")
@@ -93,9 +93,9 @@ _MAX_TEXT = 1_200  # characters: an id of 200, in any script, and a time
 
 
 class RunOrder(StrEnum):
-    """The orders of lists of runs: those that an index has. A minus sign stands for the latest first.
+    """The orders of lists of runs, each with an index. A minus sign means the latest first.
 
-    Ended runs alone have a `finished_at`, and runs that go on by themselves alone a `wake_at`: a list in such an order
+    Only ended runs have a `finished_at`, and only runs that continue by themselves a `wake_at`: a list in such an order
     has no other runs.
     """
 
@@ -136,7 +136,7 @@ class InvalidCursorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The key of a run in a list: the moment that the order is about and the id, or the id alone in lists by id."""
+    """The key of a run in a list: the moment in the order's column and the id; only the id in lists by id."""
 
     moment: datetime | None
     id: str
@@ -149,7 +149,7 @@ class Cursor:
 
     @classmethod
     def at_second(cls, moment: datetime, order: RunOrder) -> Cursor:
-        """Return the key between two seconds that follows `moment` in the list: it tells of no run."""
+        """Return the key between two seconds that comes after `moment` in the list, so that it reveals no run."""
         second = moment.replace(microsecond=0)
         return cls(second if order.is_descending else second + timedelta(seconds=1), "", order)
 
@@ -184,13 +184,13 @@ class Cursor:
         return (encoded,) if self.moment is None else (self.moment, encoded)
 
     def is_behind(self, other: Cursor) -> bool:
-        """Return whether a list reaches this key after the other."""
+        """Return whether this key comes after the other in a list."""
         if self.order.is_descending:
             return self.sort_key < other.sort_key
         return self.sort_key > other.sort_key
 
     def behind(self, key: tuple[str, ...]) -> Q:
-        """Return the condition for runs after this one; `key` names the columns that have their key."""
+        """Return the condition for runs after this one; `key` names the columns of their keys."""
         return self._compared("<" if self.order.is_descending else ">", key)
 
     def up_to(self, key: tuple[str, ...]) -> Q:
@@ -202,20 +202,20 @@ class Cursor:
             return Q(id__gt=self.id) if operator == ">" else Q(id__lte=self.id)
         if self.order.column != "finished_at":
             return Q(_Key(self, key, operator=operator))
-        # The index of ended runs has the moment alone: the comparison of rows is none of the index.
+        # The index of ended runs has only the moment, so it does not serve the comparison of rows.
         bound = {f"{key[0]}__{'lte' if operator[0] == '<' else 'gte'}": self.moment}
         return Q(_Key(self, key, operator=operator), **bound)
 
 
 def _named(order: RunOrder) -> list[str]:
-    """Return what a cursor says of its order: nothing of those that have always been."""
+    """Return the part of a cursor that names its order; "" for the original orders."""
     return [] if order in (RunOrder.NEWEST, RunOrder.BY_ID) else [order.value]
 
 
 class _Key(Func):
     """A comparison of the key (moment, id) of a run with a cursor's, as one comparison of rows.
 
-    `key` names the columns that have it.
+    `key` names the columns.
 
     An index serves this comparison even if thousands of runs were created at the same moment.
     """
@@ -244,7 +244,7 @@ def cursor_of(*key: int | str) -> str:
 
 
 def key_of(text: str | None, *kinds: type) -> Sequence[Any] | None:
-    """Return the key behind a cursor, with values of these types; None for no cursor. Raises InvalidCursorError."""
+    """Parse a cursor into a key with values of these types; None for no cursor. Raises InvalidCursorError."""
     if text is None:
         return None
     try:
@@ -275,7 +275,7 @@ def end_of_window(index: QuerySet[Any], within: RunQuerySet, order: RunOrder, si
 
 
 def are_few(runs: RunQuerySet, size: int) -> bool:
-    """Return whether there are no more runs than `size`; one statement, which reads no more along their own index."""
+    """Return whether there are at most `size` runs; one statement, which reads no more along their own index."""
     return not runs.order_by().values_list("pk")[size : size + 1]
 
 
@@ -290,16 +290,16 @@ class VisibleFailure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VisibleFailures:
-    """The failures by the key of their cause, the newest first. `is_cut`: there may be more, of older runs."""
+    """The newest failures, by the key of their cause. `is_cut`: there may be more, of older runs."""
 
     by_cause: Mapping[int, Sequence[VisibleFailure]]
     is_cut: bool
 
 
 def visible_failures(within: RunQuerySet, size: int) -> VisibleFailures:
-    """Return why these runs are failed; at most three statements.
+    """Return the failures of these runs; at most three statements.
 
-    They are those among the newest `size` failed runs, or all of them if they are few.
+    Only runs among the newest `size` failed runs count; all, if these runs are few.
     """
     everyone: RunQuerySet = Run.objects.using(conf.DATABASE)
     end = end_of_window(_failed(everyone), within, RunOrder.NEWEST, size, "created_at")

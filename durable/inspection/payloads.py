@@ -7,11 +7,11 @@ and is hidden afterwards unless the hook has replaced it.
 
 Owns the redaction hook. `DURABLE["REDACT"]` names a function `redact(workflow, field, value)` that returns what may be
 shown instead of `value`; `field` is "input", "output", "arguments:<location>", "output:<location>", "state:<location>",
-"saved:<location>", "message:<queue>", "response:<queue>", "error", "traceback" or "log". The hook gets plain data
-(`durable.inspection.payloads`); a value without a plain form is hidden unless the hook replaces it. If the hook
-fails, nothing is shown. The surfaces check whether a user may see payloads at all.
+"saved:<location>", "message:<queue>", "response:<queue>", "error", "traceback" or "log". The hook gets plain data; a
+value without a plain form is hidden unless the hook replaces it. If the hook fails, nothing is shown. The surfaces
+check whether a user may see payloads at all.
 
-The text is what a download holds too, so both have the same size.
+A download has the same text as a page, so both have the same size.
 
 An error's column holds its type, its message and its traceback as JSON, up to some 60,000 characters, and a list
 searches thousands of them. Without a redaction hook the database compares the first `SEARCHED` characters: PostgreSQL
@@ -57,7 +57,7 @@ from durable.models.run import RunQuerySet
 DEEPEST: Final = 100  # levels of a payload that are shown
 #: Shown instead of a value that is not plain data and that the hook returned unchanged.
 NOT_LOOKED_INTO: Final = "(hidden: the redaction hook did not replace it)"
-#: Shown instead of a field whose class leaves it out of its `repr`.
+#: Shown instead of a field that its class excludes from its `repr`.
 NOT_SHOWN: Final = "(hidden: its class does not show it)"
 
 _CUT = "…"
@@ -95,7 +95,7 @@ def to_plain(value: Any, depth: int = 0) -> Any:
 
 
 def without_originals(shown: Any, given: Any) -> Any:
-    """Return the hook's answer for `given` as plain data; a value without a plain form that the hook kept is hidden."""
+    """Return the hook's answer for `given` as plain data. A value without a plain form that the hook kept is hidden."""
     originals = {_identity(each) for each in _leaves(given)}
 
     def is_original(value: Any) -> bool:
@@ -145,7 +145,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in plain data that have no plain form."""
+    """Yield the values inside plain data that have no plain form."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -156,7 +156,9 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _identity(value: Any) -> tuple[type, Any]:
-    """Return a key that is equal for equal values of one type, and for all values of a type that is not hashable."""
+    """Return a key for comparing values: equal for equal values of one type; the same for all values that cannot be
+    hashed.
+    """
     try:
         hash(value)
     except Exception:  # noqa: BLE001  # a class of the project may raise anything
@@ -170,7 +172,7 @@ HIDDEN: Final = "(hidden: the redaction hook failed)"
 
 
 def redacted(workflow: str, field: str, value: Any) -> Any:
-    """Return `value` as plain data after the project's hook; without a hook, `value` itself."""
+    """Return `value` as plain data, passed through the project's hook; without a hook, `value` itself."""
     if not conf.REDACT:
         return value
     try:
@@ -188,7 +190,7 @@ def _hook(path: str) -> Callable[[str, str, Any], Any]:
 
 
 def payload(workflow: str, field: str, text: str | None, place: Place) -> Any:
-    """Decode and redact codec text recorded at `place`, and return JSON data; None for None."""
+    """Decode and redact codec text recorded at `place`, as JSON data; None for None."""
     if text is None:
         return None
     try:
@@ -222,7 +224,7 @@ def redacted_traceback(workflow: str, error: ErrorInfo | None) -> str:
 
 
 def jsonable(value: Any, depth: int = 0) -> Any:
-    """Convert `value` to JSON data: a type that JSON lacks becomes text, as `repr` shows it."""
+    """Convert `value` to JSON data; values of types that JSON lacks become their `repr`."""
     if value is None or isinstance(value, bool | str) or (isinstance(value, int) and abs(value) < 2**53):
         return value
     if isinstance(value, float):
@@ -246,12 +248,12 @@ def jsonable(value: Any, depth: int = 0) -> Any:
 
 
 PART: Final = 100_000  # characters of a part
-_LATEST: Final = 4_000  # characters before the end of a part in which it may end with a line
+_LATEST: Final = 4_000  # characters before the end of a part in which a line end is preferred
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """The beginning of an object or array inside another one, to be closed by an `END`; `size` counts what it holds."""
+    """The beginning of a nested object or array, closed by an `END`; `size` counts its items."""
 
     head: str
     size: int
@@ -274,7 +276,9 @@ class PayloadText:
         return len(self.text) if self.text.isascii() else len(self.text.encode())
 
     def parts(self, length: int = PART) -> list[tuple[int, int]]:
-        """Return where each part of at most `length` characters begins and ends: at the end of a line if possible."""
+        """Return the begin and the end of each part of at most `length` characters; a part ends with a line if
+        possible.
+        """
         found: list[tuple[int, int]] = []
         begin = 0
         while begin < len(self.text):
@@ -287,9 +291,9 @@ class PayloadText:
         return found
 
     def find(self, words: str, most: int) -> list[tuple[int, int]]:
-        """Return the begin and the end of the first `most` places where the text has `words`, in capitals or not.
+        """Return the begin and the end of the first `most` matches of `words`, ignoring case.
 
-        Words are found as they are read: with the escapes of JSON, or without those for quotes and backslashes.
+        The escapes of JSON for quotes and backslashes match with and without the backslash.
         """
         for each in dict.fromkeys((words, _json(words)[1:-1])):  # one for most words
             if found := list(islice(_spans(each, self.text), most)):
@@ -297,7 +301,7 @@ class PayloadText:
         return []
 
     def line_at(self, begin: int, end: int, around: int) -> str:
-        """Return the line of such a place, at most `around` characters before and behind it."""
+        """Return the line of a match, at most `around` characters before and after it."""
         first = max(self.text.rfind("\n", 0, begin) + 1, begin - around)
         last = self.text.find("\n", end)
         last = min(len(self.text) if last < 0 else last, end + around)
@@ -309,9 +313,9 @@ def _spans(words: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def folded(value: Any) -> Iterator[str | Fold | None]:
-    """Yield the lines of the same text, with a `Fold` at each object or array inside the value and `END` behind it.
+    """Yield the lines of the text, with a `Fold` at each nested object or array and `END` after it.
 
-    Nothing is made of the rest if the caller stops.
+    Lazy: stops when the caller stops.
     """
     yield from _lines(value, "", "", 0)
 
@@ -342,7 +346,7 @@ PAGE_BYTES: Final = 4 * 1024 * 1024  # of recorded text
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """A placeholder for values that are not read.
+    """A placeholder for values that were not read.
 
     `size` is their length in bytes (in characters, if the database counts only those).
     """
@@ -383,9 +387,9 @@ _PLAIN: Final = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditableInput:
-    """The input of a run as it can be edited.
+    """The editable input of a run.
 
-    `values` are the arguments that can be edited, `kept` the names of the others, which stay as they were recorded.
+    `values` are the editable arguments, `kept` the names of the others, which stay as recorded.
     """
 
     values: Mapping[str, Any]
@@ -393,7 +397,7 @@ class EditableInput:
 
 
 def recorded_input(run: Run) -> dict[str, Any] | None:
-    """Return the run's decoded input; None if it is too large to be edited, or cannot be read."""
+    """Return the run's decoded input; None if it is too large to edit, or cannot be read."""
     found = read_within(Run.objects.using(conf.DATABASE).filter(pk=run.pk), "input", most=_MOST).get(run.pk)
     if found is None or isinstance(found, TooLarge):
         return None
@@ -405,9 +409,9 @@ def recorded_input(run: Run) -> dict[str, Any] | None:
 
 
 def shown_arguments(run: Run, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> EditableInput:
-    """Return which of the arguments can be edited. `given` is the input that they come from.
+    """Return the editable ones of the arguments. `given` is the input that they come from.
 
-    With a redaction hook an argument can be edited if the hook leaves it as it is.
+    With a redaction hook, an argument can be edited only if the hook leaves it unchanged.
     """
     hidden = _hidden(run, given, arguments) if conf.REDACT else frozenset()
     values = {
@@ -419,7 +423,7 @@ def shown_arguments(run: Run, given: Mapping[str, Any], arguments: Mapping[str, 
 
 
 def _hidden(run: Run, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the arguments of which the hook hides something; all if it changes the input's form."""
+    """Return the names of the arguments in which the hook hides something; all names if it changes the input's form."""
     try:
         plain, shown = to_plain(given), redacted(run.workflow, "input", given)
         if plain == shown:
@@ -436,7 +440,7 @@ def _hidden(run: Run, given: Mapping[str, Any], arguments: Mapping[str, Any]) ->
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether the value comes back from JSON as it was."""
+    """Return whether the value survives a round trip through JSON unchanged."""
     if type(value) is dict:
         return all(type(key) is str and is_plain(each) for key, each in value.items())
     if type(value) is list:
@@ -444,8 +448,8 @@ def is_plain(value: Any) -> bool:
     return type(value) in _PLAIN and (type(value) is not float or value - value == 0)
 
 
-_RUNS: Final = 20  # the newest ones of the workflow
-_EACH: Final = 5  # their newest messages that are looked at
+_RUNS: Final = 20  # the newest runs of the workflow
+_EACH: Final = 5  # their newest messages to examine
 _MOST_MESSAGES: Final = 64 * 1024  # bytes of bodies
 
 
@@ -461,9 +465,9 @@ class FormerMessage:
 
 
 def former_messages(run: Run, queues: Iterable[str], within: RunQuerySet | None = None) -> list[FormerMessage]:
-    """Return the newest message of each of these queues whose body JSON expresses and nothing hides.
+    """Return the newest message of each of these queues whose body fits into JSON and is not redacted.
 
-    Looks at this run and at the newest runs of its workflow; five statements. Show it to users with `view_payload`.
+    Searches this run and the newest runs of its workflow; five statements. Show it to users with `view_payload`.
     `within` limits the other runs, for example to those that a user may see: the newest of these are looked at.
     """
     wanted = list(dict.fromkeys(queues))
@@ -521,8 +525,8 @@ def contains(text: str) -> Q:
 def shown_with(text: str, runs: RunQuerySet, most: int) -> tuple[Sequence[Run], Run | None]:
     """Return up to `most` of the runs whose shown error contains `text`, in order, and where the search stopped.
 
-    The second value is the last run that was examined, None if all were. That run depends on which runs have errors and
-    on which are returned, never on the text that the hook hides. Two statements.
+    The second value is the last examined run, None if all were. It depends only on which runs have errors and which are
+    returned, never on text that the hook hides. Two statements.
     """
     end = StrIndex("error", _text(_MESSAGE_ENDS))
     beginning = Substr("error", 1, end, output_field=TextField())
@@ -543,7 +547,7 @@ def _matching(text: str, rows: Iterable[Any]) -> list[Run]:
 
 
 def _error(beginning: str) -> ErrorInfo | None:
-    """Return the type and the message of a column's text that ends with the message's quote."""
+    """Return the type and the message of a column's text that was cut after the message's quote."""
     try:
         return ErrorInfo(**json.loads(beginning + "}"))
     except (ValueError, TypeError):

@@ -1,11 +1,11 @@
-"""The places of a history, equal ones counted together, and the tree in which they are folded.
+"""The places of a history, similar ones counted together, and the tree in which they are folded.
 
-A short history is read whole. Of a long one the database counts the entries of each place, and a bounded number of
-entries is read: the first and the last of each place, a sample in between, and every one that is not completed. So the
-numbers of entries and what has failed are exact, and durations are those of the sample.
+A short history is read whole. For a long one the database counts the entries of each place, and a bounded number of
+entries is read: the first and the last of each place, a sample in between, and all that are not completed. So the
+counts and the failures are exact, and durations come from the sample.
 
-A folded node stands for its members: it has their entries, and below it are the places inside of them, merged in turn.
-Its location has "#" for numbers. Where something is to be opened, a folded node keeps its members beside.
+A folded node stands for its members: it has their entries, and below it are their inner places, merged in turn. Its
+location has "#" for numbers. A folded node that is to be opened also keeps its members.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ from durable.models.rows import unpack
 
 EXACT: Final = 2_000  # entries of a history that is read whole
 MOST_PLACES: Final = 1_000
-_SAMPLE: Final = 800  # entries that are read of a long history, besides those that are not completed
-_FEWEST: Final = 3  # of a place's sample
+_SAMPLE: Final = 800  # entries to read of a long history, in addition to those that are not completed
+_FEWEST: Final = 3  # entries in a place's sample
 _NUMBER: Final = re.compile("[0-9]+")
 _MARK: Final = "\x01"  # escaped in names (`durable.core.location`)
-#: Some twenty keys of a group, joined by commas, and one in 32; NULL for none. On SQLite the last of the twenty may be
-#: cut.
+#: About twenty keys of a group, joined by commas, and every 32nd; NULL for none. On SQLite the last one may be cut off.
 _KEYS_IN_POSTGRESQL: Final = (
     "ARRAY_TO_STRING((ARRAY_AGG(pk))[1:20], ','), ARRAY_TO_STRING(ARRAY_AGG(pk) FILTER (WHERE (pk & 31) = 0), ',')"
 )
 _KEYS_ELSEWHERE: Final = "SUBSTR(GROUP_CONCAT(pk), 1, 200), GROUP_CONCAT(CASE WHEN (pk & 31) = 0 THEN pk END)"
 
-#: A step's rollback handler has failed, and has not completed since.
+#: The condition that a step's rollback handler has failed, and has not completed since.
 HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
     Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
 )
@@ -94,7 +93,7 @@ class Place:
 class Places:
     """The places of a history, in the order in which they began.
 
-    `is_exact`: each place is one entry. `is_coarse`: there are too many places, and what is inside of scopes is counted
+    `is_exact`: each place is one entry. `is_coarse`: there are too many places, so the contents of scopes are counted
     with the scope.
     """
 
@@ -104,7 +103,7 @@ class Places:
 
 
 class Masked(Func):
-    """A location with "#" for each number."""
+    """A location with "#" in place of each number."""
 
     function = "REGEXP_REPLACE"
     template = "%(function)s(%(expressions)s, '[0-9]+', '#', 'g')"
@@ -125,20 +124,20 @@ class Masked(Func):
 
 
 def masked(text: str) -> str:
-    """Return `text` with "#" for each number."""
+    """Return `text` with "#" in place of each number."""
     return _NUMBER.sub("#", text)
 
 
 def masked_below(location: str, scope: str) -> str:
-    """Return a location that is inside `scope` with "#" for each number behind it."""
+    """Return a location inside `scope` with "#" in place of each number after the scope."""
     return scope + masked(location[len(scope) :])
 
 
 def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
     """Return the places of a run's history; `open_keys` are those of `progress_of`, for a caller that has them.
 
-    Two statements for a short history; six for a long one, and two more if it has more than `MOST_PLACES` places. Those
-    that count, or look for what is open, are left out if it was counted and its run rests
+    Two statements for a short history; six for a long one, and two more if it has more than `MOST_PLACES` places. The
+    statements that count or search for open entries are skipped if the result is known and the run rests
     (`durable.inspection.history_counts`).
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
@@ -152,7 +151,7 @@ def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
 
 
 def read_places_inside(run: Run, scope: str, opened: Iterable[Record]) -> Places:
-    """Return the places at the location `scope` and inside it, of which `opened` are not completed.
+    """Return the places at and inside the location `scope`; `opened` are its entries that are not completed.
 
     Numbers before the end of `scope` stay. Two statements; three if there are more than `EXACT` entries, and two more
     if they have more than `MOST_PLACES` places.
@@ -160,7 +159,7 @@ def read_places_inside(run: Run, scope: str, opened: Iterable[Record]) -> Places
     entries = Entry.objects.using(conf.DATABASE)
     within = entries.filter(at_or_below(scope), run=run.id)
     if within.order_by("location")[: EXACT + 1].count() <= EXACT:
-        # only of these the metadata is looked up, not of all of the run
+        # so that metadata is looked up only for these, not for the whole run
         found = entries.filter(pk__in=within.order_by().values("pk")).with_metadata().order_by("ordinal")
         return Places(places=[alone(Record(*row)) for row in found.values_list(*COLUMNS)], is_exact=True)
     groups, is_coarse = remembered(run, f"places in {scope}", lambda: _all_groups(run.id, scope))
@@ -169,21 +168,21 @@ def read_places_inside(run: Run, scope: str, opened: Iterable[Record]) -> Places
 
 
 def at_or_below(location: str) -> Q:
-    """Return the condition that an entry is at the location or inside it, for one range of the index.
+    """Return the condition that an entry is at or inside the location, as one range of the index.
 
-    "0" follows "/". Names that begin like the last one of the location are in the range too: "a 1" and "a 1 b".
+    "0" is the character after "/". The range also has names that begin like the location's last one: "a 1" and "a 1 b".
     """
     inside = Q(location=location) | Q(location__gte=f"{location}/")
     return Q(location__gte=location, location__lt=f"{location}0") & inside
 
 
 def alone(record: Record) -> Place:
-    """Return the place of one entry."""
+    """Return the place of a single entry."""
     return Place(location=record.location, kind=record.kind, ordinal=record.ordinal, records=[record])
 
 
 def _places(groups: Sequence[_Group], opened: Iterable[Record], scope: str = "") -> list[Place]:
-    """Return the places in order, each with a sample of its entries and with those that are not completed."""
+    """Return the places in order, each with a sample of its entries and all that are not completed."""
     places = _sampled(groups)
     for record in opened:
         place = places.get((masked_below(record.location, scope), record.kind))
@@ -199,7 +198,7 @@ def _places(groups: Sequence[_Group], opened: Iterable[Record], scope: str = "")
 
 
 class _Group(NamedTuple):
-    """A place as the database counts it: `number` entries, `first` the ordinal of the first, `keys` of a sample."""
+    """A place as counted by the database: `number` entries, `first` the ordinal of the first, `keys` of a sample."""
 
     location: str
     kind: str
@@ -238,7 +237,7 @@ def _masked_below(location: Any, scope: str) -> Any:
 
 
 def _groups(entries: QuerySet[Entry], location: Any) -> list[_Group]:
-    """Return the places, those of one masked location together; one statement."""
+    """Return the places, grouped by masked location; one statement."""
     entries = entries.annotate(masked=location)
     is_postgresql = connections[conf.DATABASE].vendor == "postgresql"
     keys = _KEYS_IN_POSTGRESQL if is_postgresql else _KEYS_ELSEWHERE
@@ -268,7 +267,7 @@ def _first_segment(scope: str) -> Any:
 
 
 def _sampled(groups: Sequence[_Group]) -> dict[tuple[str, str], Place]:
-    """Return the places of the groups, with a sample of their entries; one statement."""
+    """Return the places of the groups, with their samples of entries; one statement."""
     places: dict[tuple[str, str], Place] = {}
     chosen: dict[int, Place] = {}
     for location, kind, ordinal, count, keys in groups:
@@ -288,9 +287,9 @@ def _open(run_id: str, open_keys: Sequence[int] | None) -> list[Record]:
     return [Record(*row) for row in found.values_list(*COLUMNS)[:MOST_OPEN]]
 
 
-_FOLDED_FROM: Final = 5  # siblings whose names differ in numbers alone; iterations are folded from two on
+_FOLDED_FROM: Final = 5  # siblings whose names differ only in numbers; iterations are folded from two on
 _EQUAL_BRANCHES: Final = 9  # branches with the same places inside, whatever their names
-_DEEPEST: Final = 12  # levels; what is deeper stands beside each other with its path
+_DEEPEST: Final = 12  # levels; deeper places are siblings, named by their path
 
 _SCOPES: Final = (EntryKind.LOOP.value, *FORKS, "iteration", "branch", "block")
 
@@ -306,12 +305,13 @@ _GRAVITY: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class PlaceNode:
-    """A place, or the members that are folded into one.
+    """A place, or several members folded into one.
 
-    `kind` is its entries', or "iteration", "branch" or "block" for a scope without an entry. `count` is the number of
-    members; 1 for a place that is not folded, 0 if it is not known. `records` are its own entries, of a folded place
-    some of them. `first` is the location of the first member. `end` is the outcome of a join, a race or a branch, and
-    "" before it has one. `is_partial`: only some of what is inside is below it. `has_all_members`: `members` are all.
+    `kind` is that of its entries, or "iteration", "branch" or "block" for a scope without an entry. `count` is the
+    number of members; 1 for a place that is not folded, 0 if it is not known. `records` are its own entries; some of
+    them if it is folded. `first` is the location of the first member. `end` is the outcome of a join, race or branch,
+    "" before there is one. `is_partial`: only some of its contents are below it. `has_all_members`: `members` is
+    complete.
     """
 
     location: str
@@ -330,7 +330,7 @@ class PlaceNode:
 
     @property
     def title(self) -> str:
-        """The name of the first member in its scope; of a folded place with "#" for numbers."""
+        """The first member's name in its scope; with "#" for numbers if the place is folded."""
         depth = min(self.location.count("/"), _DEEPEST - 1)
         name = title_of("/".join(self.first.split("/")[depth:]))
         if not self.is_folded:
@@ -339,7 +339,7 @@ class PlaceNode:
 
     @property
     def status(self) -> str:
-        """The outcome, or the worst status of its entries; of a scope without an entry that of what is inside."""
+        """The outcome, or the worst status of its entries; for a scope without an entry, of its contents."""
         if self.end:
             return self.end
         found = {record.status for record in self.records} or {child.status for child in self.children}
@@ -352,7 +352,7 @@ class PlaceNode:
 
     @property
     def may_be_scope(self) -> bool:
-        """Whether places can be inside: a step and a sleep have none."""
+        """Whether it may have places inside: a step and a sleep cannot."""
         return any(kind in _SCOPES for kind in (self.kind, *(record.kind for record in self.records)))
 
     def walk(self) -> Iterator[PlaceNode]:
@@ -368,7 +368,7 @@ class PlaceNode:
 
 
 def stands_for(place: str, location: str) -> bool:
-    """Return True if the place, a location with "#" for some of its numbers, has this location among its members."""
+    """Return True if this location is among the members of the place, a location with "#" for some numbers."""
     names, actual = place.split("/"), location.split("/")
     return len(names) == len(actual) and all(
         name in (segment, masked(segment)) for name, segment in zip(names, actual, strict=True)
@@ -376,9 +376,9 @@ def stands_for(place: str, location: str) -> bool:
 
 
 def build_place_tree(places: Iterable[Place], outcomes: Mapping[str, ForkOutcome], opened: str = "") -> list[PlaceNode]:
-    """Return the top of the tree; `outcomes` are those of joins and races, by location.
+    """Return the root of the tree; `outcomes` are those of joins and races, by location.
 
-    A folded node that is at `opened` keeps all its members, and one around it the member that it leads through.
+    A folded node at `opened` keeps all its members; one around it keeps the member that contains it.
     """
     top: list[PlaceNode] = []
     nodes: dict[str, PlaceNode] = {}
@@ -428,7 +428,7 @@ def _node_at(location: str, place: Place, nodes: dict[str, PlaceNode], top: list
 
 
 def _count(node: PlaceNode, count: int, nodes: Mapping[str, PlaceNode]) -> None:
-    """Note the number of entries at the scopes around them, up to the innermost one of which there are several."""
+    """Store the number of entries at the scopes around each place, up to the innermost scope that has several."""
     node.is_folded, node.count = True, count
     location = node.location
     while "#" not in location.rpartition("/")[2]:
@@ -439,14 +439,14 @@ def _count(node: PlaceNode, count: int, nodes: Mapping[str, PlaceNode]) -> None:
 
 
 def scope_kind(around: str | None, segment: str) -> str:
-    """Return the kind of a scope without an entry; `around` is the kind of what is around it."""
+    """Return the kind of a scope without an entry; `around` is the kind of the enclosing node."""
     if segment.startswith("~"):
         return "iteration"
     return "branch" if around in FORKS else "block"
 
 
 def _tell(nodes: dict[str, PlaceNode], top: list[PlaceNode], location: str, outcome: ForkOutcome) -> None:
-    """Give a join or race and its branches the outcomes that they have recorded."""
+    """Give joins, races and their branches their recorded outcomes."""
     fork = nodes[location]
     fork.note = outcome.note
     if (status := outcome.status(fork.status)) != fork.status:
@@ -462,9 +462,9 @@ def _tell(nodes: dict[str, PlaceNode], top: list[PlaceNode], location: str, outc
 
 
 def title_of(path: str, iteration: str = "") -> str:
-    """Return a name for people of a segment, or of several: "iteration 3", "charge", "notify 2".
+    """Return the display name of one or several segments: "iteration 3", "charge", "notify 2".
 
-    `iteration` is what it is called in the reader's language, for a caller that looks it up once for thousands.
+    `iteration` is the word in the reader's language, for a caller that translates it once for thousands of names.
     """
     *around, last = path.split("/")
     if last.startswith("~"):
@@ -479,7 +479,7 @@ def title_of(path: str, iteration: str = "") -> str:
 
 
 def _folded(siblings: Sequence[PlaceNode], opened: str, fork: PlaceNode | None = None) -> list[PlaceNode]:
-    """Return the nodes of a scope, equal ones as one."""
+    """Return the nodes of a scope, similar ones folded into one."""
     found: list[PlaceNode] = []
     for location, group in _alike(siblings).items():
         least = 2 if group[0].kind == "iteration" else _FOLDED_FROM
@@ -498,7 +498,7 @@ def _folded(siblings: Sequence[PlaceNode], opened: str, fork: PlaceNode | None =
 
 
 def _alike(siblings: Iterable[PlaceNode]) -> dict[str, list[PlaceNode]]:
-    """Return the nodes by their masked locations in their scope."""
+    """Group the nodes by their masked locations in their scope."""
     groups: dict[str, list[PlaceNode]] = {}
     for node in siblings:
         around, slash, segment = node.location.rpartition("/")
@@ -507,13 +507,13 @@ def _alike(siblings: Iterable[PlaceNode]) -> dict[str, list[PlaceNode]]:
 
 
 def _shape(node: PlaceNode) -> frozenset[str]:
-    """Return what is inside a node, to compare branches."""
+    """Return a description of a node's contents, to compare branches."""
     inside = len(node.location)
     return frozenset(masked(each.location[inside:]) for each in node.walk())
 
 
 def _fold(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode:
-    """Return one node for the members."""
+    """Fold the members into one node."""
     folded = _merged(location, group, opened)
     if opened != location:
         folded.members = _members([node for node in group if is_within(opened, node.location)], opened)
@@ -521,7 +521,7 @@ def _fold(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode:
 
 
 def _members(group: Iterable[PlaceNode], opened: str) -> list[PlaceNode]:
-    """Return those of the nodes that are no folded ones, what is inside of them folded."""
+    """Return the members of the nodes, with folded ones taken apart and their contents folded."""
     members = [node for node in group if not node.is_folded]
     for node in members:
         node.children = _folded(node.children, opened, node if node.kind in FORKS else None)
@@ -529,9 +529,9 @@ def _members(group: Iterable[PlaceNode], opened: str) -> list[PlaceNode]:
 
 
 def _merged(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode:
-    """Return one node with the entries of all these, and with what is inside of them merged.
+    """Merge the nodes into one, with all their entries and their merged contents.
 
-    It has members if it is at `opened`.
+    It keeps its members if it is at `opened`.
     """
     [first, *others] = sorted(group, key=lambda node: node.ordinal)
     if not others and not first.is_folded:
@@ -554,7 +554,7 @@ def _merged(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode
         is_folded=True,
         records=[record for node in group for record in node.records],
         children=_merged_children(location, group, opened),
-        # after `children`: these take apart what is inside of the group
+        # after `children`, which takes apart the group's contents
         members=_members(group, opened) if opened == location else (),
         has_all_members=opened == location and not any(node.is_folded for node in group),
         end=max((node.end for node in group if node.end), key=_GRAVITY.index, default=""),
@@ -562,8 +562,7 @@ def _merged(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode
 
 
 def _count_of(group: Sequence[PlaceNode]) -> int:
-    # A scope without entries beside those that the database has counted is one of them: it has something inside that no
-    # other has.
+    # A scope without counted entries is one of the counted ones: it has something inside that the others lack.
     recorded = [node.count for node in group if node.records]
     if recorded:
         return sum(recorded)
@@ -577,7 +576,7 @@ def _merged_children(location: str, group: Iterable[PlaceNode], opened: str) -> 
     inner: dict[str, list[PlaceNode]] = {}
     for node in group:
         for child in node.children:
-            path = child.location[len(node.location) + 1 :]  # of several segments below the deepest level
+            path = child.location[len(node.location) + 1 :]  # a path of several segments below the deepest level
             inner.setdefault(masked(path), []).append(child)
     merged = [_merged(f"{location}/{path}", children, opened) for path, children in inner.items()]
     return sorted(merged, key=lambda node: node.ordinal)

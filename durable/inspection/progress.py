@@ -19,7 +19,7 @@ from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 
 MOST_OPEN: Final = 500  # entries
 _MOST_CHILDREN: Final = 10_000  # that are counted
-#: The condition on metadata of entries that are not completed or whose compensation has failed.
+#: The condition on the metadata of entries that are not completed, or whose compensation has failed.
 OPEN: Final = ~Q(status=EntryStatus.COMPLETED.value) | Q(rollback_error__isnull=False)
 
 
@@ -27,11 +27,10 @@ OPEN: Final = ~Q(status=EntryStatus.COMPLETED.value) | Q(rollback_error__isnull=
 class Progress:
     """Counts of a run's entries.
 
-    `active` are the seconds that attempts of steps took, branches added up, those that run now included, and without
-    those of the run that it repeats. `revision` is a text that changes with each change of the run, of its history or
-    of what runs now, and not with a heartbeat. `is_pruned` says that records are gone, as those of a loop's earlier
-    iterations are: then `active` lacks their steps. `open_keys` are the keys of the newest entries that are not
-    completed or whose compensation has failed.
+    `active` is the total time of all attempts of steps in seconds, including running ones, without those of the run
+    that it repeats. `revision` is a text that changes whenever the run, its history or its running steps change, but
+    not with a heartbeat. `is_pruned`: some records are deleted, as of a loop's earlier iterations, so `active` lacks
+    their steps. `open_keys` are the keys of the newest entries that are not completed or whose compensation has failed.
     """
 
     entries: int
@@ -77,7 +76,7 @@ def progress_of(run: Run) -> Progress:
 
 
 def _has_gap(run: Run, missing: int) -> bool:
-    """Return whether the run has started fewer children than `missing` numbers; one statement if any is missing."""
+    """Return whether more numbers are missing than the run has started children; one statement if any is missing."""
     if missing <= 0:
         return False
     children = Child.objects.using(conf.DATABASE).filter(parent=run).order_by("position")
@@ -85,9 +84,9 @@ def _has_gap(run: Run, missing: int) -> bool:
 
 
 def open_keys_of_long(run: Run) -> Sequence[int] | None:
-    """Return the `open_keys` of the run's progress, without counting it; None for a short history.
+    """Return the `open_keys` of the run's progress, without counting; None for a short history.
 
-    One statement, two for a long history. None if its run rests, and its counts are stored or remembered.
+    One statement, two for a long history; no statement if its run rests and the result is stored or remembered.
     """
     is_known = recalled(run, "progress") is not None or recalled(run, "open") is not None
     return newest_open(run) if is_known or has_more_entries(run.id, history_counts.LONG) else None
@@ -117,9 +116,9 @@ def has_more_entries(run_id: str, number: int) -> bool:
 
 
 def count_progress(run: Run) -> dict[str, Any]:
-    """Return what the entries and the failed attempts of the run amount to, as JSON; three statements.
+    """Return the counts of the run's entries and failed attempts as JSON; three statements.
 
-    `active` are seconds, and `open` the keys of the newest entries that are not completed or not compensated.
+    `active` is in seconds, and `open` has the keys of the newest entries that are not completed or not compensated.
     """
     # Only steps make attempts.
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
@@ -156,7 +155,7 @@ def count_progress(run: Run) -> dict[str, Any]:
 def _newest_begin(run: Run, found: dict[str, Any], keys: Sequence[int]) -> int | None:
     """Return the ordinal of the entry that began last, or a lower one if something has ended since; one statement.
 
-    An entry ends after it began. So the entries that have not ended tell, if they are few; else all are read once more.
+    Few open entries are enough to tell, because an entry ends after it began; if there are many, all entries are read.
     """
     entries = Entry.objects.using(conf.DATABASE)
     is_told_by_open = found["ends"] == found["completed"] and len(keys) <= MOST_OPEN
@@ -172,7 +171,7 @@ def _newest_begin(run: Run, found: dict[str, Any], keys: Sequence[int]) -> int |
 class _JoinedKeys(Aggregate):
     """Keys as a text, joined by commas; NULL for none.
 
-    Without a template of its own: what the template of an aggregate has to contain differs between releases of Django.
+    It has no template of its own, because the required parts of one differ between releases of Django.
     """
 
     function = "STRING_AGG"

@@ -1,4 +1,4 @@
-"""The queues, what is held in them, and messages that ended runs have left there.
+"""The queues, holds of queues and workflows, and messages that ended runs did not receive.
 
 A constant number of statements, each along an index and with a cap.
 """
@@ -25,8 +25,8 @@ from durable.models import Hold as HoldModel
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
-MOST: Final = 200  # holds that are read
-CAP: Final = 10_000  # runs that are counted
+MOST: Final = 200  # holds to read
+CAP: Final = 10_000  # runs to count
 
 
 def paused_queues() -> dict[str, Hold]:
@@ -35,7 +35,7 @@ def paused_queues() -> dict[str, Hold]:
 
 
 def paused_of(runs: Iterable[Run], now: datetime) -> dict[str, Hold]:
-    """Return the paused queues by name if one of the runs is due, else {}; at most one statement."""
+    """Return the paused queues by name if one of the runs is due; else {}. At most one statement."""
     return paused_queues() if any(each.wake_at is not None and each.wake_at <= now for each in runs) else {}
 
 
@@ -61,7 +61,7 @@ def find_hold(kind: HoldKind, name: str) -> Hold | None:
 
 
 def count_held_starts(workflows: Iterable[str], within: RunQuerySet | None = None) -> dict[str, Count]:
-    """Return how many runs of each of these workflows a hold has paused, at most `CAP`; one statement.
+    """Count the runs of each of these workflows that a hold has paused, up to `CAP`; one statement.
 
     `within` limits the runs, for example to those that a user may see.
     """
@@ -83,7 +83,7 @@ _PENDING: Final = MessageState.PENDING.value
 
 
 def messages_left_note(run: Run, within: RunQuerySet | None = None) -> str:
-    """Return how many messages of an ended run were never received, and who has got others instead; "" for none.
+    """Say how many messages an ended run never received, and which run has taken over others; "" for none.
 
     For a run to which messages were sent two queries, none for any other. `within` limits the other run.
     """
@@ -106,9 +106,9 @@ def messages_left_note(run: Run, within: RunQuerySet | None = None) -> str:
 
 
 def completed_with_messages(runs: RunQuerySet, now: datetime, most: int) -> RunQuerySet:
-    """Return the runs that have completed in the last day and left what was sent to their keys.
+    """Return the runs that completed in the last day without receiving all messages sent to their keys.
 
-    The newest first; among the newest `most` of those that ended.
+    The newest first, among the newest `most` that ended.
     """
     recent = runs.filter(finished_at__gte=now - timedelta(days=1)).order_by("-finished_at").values("pk")[:most]
     left = QueueMessage.objects.using(conf.DATABASE).filter(run=OuterRef("pk"), state=_PENDING)
@@ -117,8 +117,8 @@ def completed_with_messages(runs: RunQuerySet, now: datetime, most: int) -> RunQ
     return ended.filter(Exists(keyed)).order_by("-finished_at")
 
 
-SAMPLE: Final = 1_000  # of the newest runs, and of those that ended last, from which the rates are taken
-WINDOW: Final = timedelta(minutes=10)  # at most, over which a rate is taken
+SAMPLE: Final = 1_000  # newest runs, and runs that ended last, from which rates are computed
+WINDOW: Final = timedelta(minutes=10)  # the longest time for which a rate is computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +140,10 @@ class Flow:
 class QueueSummary:
     """A queue. The longest of its `due` runs has been due since `oldest_due_at`. `in_hand` runs are being executed.
 
-    `is_known`: it is one of the project's, `has_runs`: runs of it will wake, or are held, `has_workflows`: it is one's.
+    `is_known`: it is one of the project's queues. `has_runs`: it has runs that will wake or are held. `has_workflows`:
+    it is a workflow's default queue.
 
-    `came` are runs that were created, `went` those that have ended. `serving` are the workers that take its runs.
+    `came` are created runs, `went` ended ones. `serving` are the workers that take its runs.
     """
 
     name: str
@@ -174,8 +175,7 @@ def list_queues(
     """Return the queues of the project, of runs and of holds; with `name` that one, if it is one of them.
 
     `workers` is the result of `worker_overview(within)`, which a page also shows. Five statements beside it. With
-    `within`, a set of runs, numbers are of these, and a paused queue that neither the project nor these runs name is
-    left out.
+    `within`, numbers count only these runs, and a paused queue is omitted unless the project or these runs name it.
     """
     workers = worker_overview(within) if workers is None else workers
     paused = paused_queues()

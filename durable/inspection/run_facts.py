@@ -1,4 +1,4 @@
-"""What a start said of a run, for every surface: its key, rank, tags and time limits."""
+"""A run's key, rank, tags and time limits, given at its start, for every surface."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def key_data(run: Run) -> dict[str, Any]:
 
 
 def key_note(key: KeyRecord, now: datetime) -> str:
-    """Return what there is to say of a key, as a phrase: who has it, and how often a debounce has moved the run."""
+    """Describe a key: who has it, and how often a debounce has moved the run."""
     held = _("held by this run") if key.is_open else _("free again")
     if key.follows is not None:
         held = _("%(held)s; the run began with what the one before it had not received") % {"held": held}
@@ -55,12 +55,12 @@ def key_note(key: KeyRecord, now: datetime) -> str:
     return moves % {"held": held, "number": key.moves, "when": relative(key.moved_at, now)}
 
 
-_CAP: Final = 1_000  # runs that come first, as far as they are counted
+_CAP: Final = 1_000  # the most earlier runs to count
 _LANES: Final = 20  # head starts of a queue, the greatest first
 
 
 def rank_of(run: Run) -> Ranking | None:
-    """Return what the start of the run has said of its rank; None for nothing. One query, for such a run alone."""
+    """Return the rank given at the run's start, or None. One query, only for a run with a rank."""
     if run.head_start is None:
         return None
     row = getattr(run, "ranking", None)
@@ -68,7 +68,7 @@ def rank_of(run: Run) -> Ranking | None:
 
 
 def rank_data(run: Run) -> dict[str, Any]:
-    """Return the rank as data: `head_start` in seconds; None for what was not given."""
+    """Return the rank as data; `head_start` is in seconds, and values that were not given are None."""
     ranking = rank_of(run) or Ranking()
     return {
         "priority": ranking.priority or None,
@@ -98,7 +98,7 @@ def share_words(ranking: Ranking) -> str:
 
 
 def rank_note(run: Run, now: datetime) -> str:
-    """Return which runs come before a run that is due and waits for a worker, as a sentence without a full stop.
+    """Say which runs come before a due run that waits for a worker, without a full stop.
 
     "" for any other run, in a paused queue, and in one whose runs have neither priorities nor shares. Counts at most
     1,000. One query, and four more where runs of the queue have had priorities or shares.
@@ -121,7 +121,7 @@ def rank_note(run: Run, now: datetime) -> str:
     told = {"share": ranking.share, "number": before.all}
     if not before.all:
         return _("Its turn in share %(share)s is the next") % told
-    if before.is_capped:  # those that were counted may all be of other shares
+    if before.is_capped:  # the counted runs may all be of other shares
         return _("It waits for its turn in share %(share)s: before it come %(number)s") % told
     told["same"] = before.of(ranking.share)
     return _("It waits for its turn in share %(share)s: before it come %(number)s, of its own share %(same)s") % told
@@ -164,9 +164,9 @@ def limits_of(run: Run) -> RunLimits | None:
 
 
 def limits_note(run: Run, now: datetime) -> str:
-    """Return what the limits mean for a run that has not ended, as a sentence without a full stop; "" for nothing.
+    """Say what the limits mean for an open run, without a full stop; "" for nothing.
 
-    Nothing is said of a run that was read without its `limit`: no query is made.
+    "" too for a run that was read without its `limit`: no query is made.
     """
     if run.state in ENDED or run.state == RunState.ROLLING_BACK or not Run.limit.is_cached(run):
         return ""
@@ -181,7 +181,7 @@ def limits_note(run: Run, now: datetime) -> str:
 
 
 def work_words(limits: RunLimits) -> str:
-    """Return how much of the work limit the run's passes have used: "12 m of 1 h"; "" without a limit."""
+    """Say how much of the work limit is used: "12 m of 1 h"; "" without a limit."""
     if limits.work_limit is None:
         return ""
     return _("%(used)s of %(limit)s") % {"used": span(limits.worked), "limit": span(limits.work_limit)}
@@ -197,12 +197,12 @@ def limits_data(run: Run) -> dict[str, Any]:
     }
 
 
-#: What the hook's name of a tag begins with, and a word of a search that is a tag.
+#: The prefix of a tag's field name for the redaction hook, and of a tag in a search.
 TAG: Final = "tag:"
 
 
 def shown_value(workflow: str, name: str, value: str) -> str | None:
-    """Return the value of a tag as it is shown; None for a hashed one."""
+    """Return the displayed value of a tag; None for a hashed one."""
     if value.startswith(HASHED):
         return None
     shown = redacted(workflow, f"{TAG}{name}", value)
@@ -210,27 +210,27 @@ def shown_value(workflow: str, name: str, value: str) -> str | None:
 
 
 def shown_tags(workflow: str, tags: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return the values of an entry's tags as they are shown; None for a hashed one, and where there is none."""
+    """Return the displayed values of an entry's tags; None for hashed and missing ones."""
     return {name: None if value is None else shown_value(workflow, name, value) for name, value in tags.items()}
 
 
 def tags_note(workflow: str, data: Mapping[str, Any]) -> str:
-    """Return which tags an entry has set: "stage=paid, sum=9.5"."""
+    """Say which tags an entry has set: "stage=paid, sum=9.5"."""
     shown = shown_tags(workflow, data.get("tags", {}))
     return ", ".join(f"{name}={_('hashed') if value is None else value}" for name, value in shown.items())
 
 
-MOST_NAMES: Final = 20  # names of tags among which a value is looked for
+MOST_NAMES: Final = 20  # names of tags to search for a value
 _NOT_IN_ADDRESSES: Final = re.compile("[\x00\ud800-\udfff]")  # of UTF-8, and none of a form's text
 _WORD: Final = re.compile(r'tag:(?P<name>[^=:\s]+)[=:](?:"(?P<quoted>[^"]+)"|(?P<plain>[^\s"]\S*))(?:\s+|$)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag:
-    """A tag of a run, with its value as the project's redaction hook shows it.
+    """A tag of a run, with its value after the project's redaction hook.
 
-    `is_hashed`: only the hash of the value is stored. Then `value` is "": nobody can read it, and who knows it can
-    search. `is_redacted`: the hook shows another value than the stored one.
+    `is_hashed`: only the hash of the value is stored. Then `value` is "": nobody can read it, but a person who knows it
+    can search for it. `is_redacted`: the hook shows another value than the stored one.
     """
 
     name: str
@@ -240,15 +240,17 @@ class Tag:
 
     @property
     def word(self) -> str:
-        """The word of a search that finds the runs with this tag.
+        """The search word that finds the runs with this tag.
 
-        It is "" if the tag's value is not shown, or if no word can tell it.
+        "" if the tag's value is not shown, or if no word can express it.
         """
         return "" if self.is_hashed or self.is_redacted else tag_word(self.name, self.value)
 
 
 def tag_word(name: str, value: str) -> str:
-    """Return the word of a search for a tag, "" if the value has quotation marks and spaces, or what no address has."""
+    """Return the search word for a tag; "" if its value has both quotation marks and spaces, or characters not allowed
+    in addresses.
+    """
     if _NOT_IN_ADDRESSES.search(value):
         return ""
     if re.fullmatch(r'[^\s"]\S*', value):
@@ -257,7 +259,7 @@ def tag_word(name: str, value: str) -> str:
 
 
 def split_tags(text: str) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Return the tags with which a search begins, by name and value, and the rest of it.
+    """Split a search into the tags at its beginning, by name and value, and the rest.
 
     Raises ValueError for words that begin like a tag and are none.
     """
@@ -274,7 +276,7 @@ def split_tags(text: str) -> tuple[tuple[tuple[str, str], ...], str]:
 
 
 def read_tag(text: str) -> tuple[str, str]:
-    """Return the name and the value of a tag that is written as name=value, or as name:value: no name has either.
+    """Parse a tag written as name=value or name:value; names contain neither character.
 
     Raises ValueError.
     """
@@ -286,9 +288,9 @@ def read_tag(text: str) -> tuple[str, str]:
 
 
 def checked_tags(tags: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return these tags, each once.
+    """Return these tags without duplicates.
 
-    Raises ValueError for a name or a value that no tag has, and for two values of one tag or more tags than a run has.
+    Raises ValueError for an invalid name or value, for two values of one tag, and for more tags than a run can have.
     """
     found = tuple(dict.fromkeys((check_tag_name(name), tag_text(name, value)) for name, value in tags))
     [(name, number)] = Counter(name for name, _ in found).most_common(1) or [("", 0)]
@@ -312,7 +314,7 @@ def names_of_tags(most: int = MOST_NAMES) -> list[str]:
 
 
 def tag_with_value(value: str) -> tuple[str, str] | None:
-    """Return the tag that has this value in a run, by name and value; None for none."""
+    """Return a tag with this value in any run, by name and value, or None."""
     tags = RunTag.objects.using(conf.DATABASE)
     for name in names_of_tags():
         try:
@@ -324,7 +326,7 @@ def tag_with_value(value: str) -> tuple[str, str] | None:
 
 
 def has_tag(name: str, value: str) -> Q:
-    """Return the condition for runs with the tag, which is looked up for each examined run."""
+    """Return the condition for runs with the tag; it is looked up for each examined run."""
     tags = RunTag.objects.filter(run=OuterRef("pk"), name=name, value__in=sought(name, value))
     return Q(Exists(tags))
 

@@ -1,7 +1,7 @@
-"""Lists of runs as lanes: each lane follows one index, and a page is merged from the lanes side by side.
+"""Lists of runs as lanes: each lane follows one index, and a page is merged from several lanes.
 
-The indexes on leases, on due runs and on diverged runs hold few runs as long as all goes well. A list takes its runs
-from them while they do (`few_diverged`, `few_attended`); else it looks through a window of the runs by state.
+The indexes on leases, due runs and diverged runs normally hold few runs. Then a list takes its runs from them
+(`few_diverged`, `few_attended`); otherwise it examines a window of the runs by state.
 
 Knows nothing of filters: `durable.inspection.runs` chooses the index of each lane and the conditions on its runs.
 """
@@ -32,25 +32,25 @@ from durable.models import Child, Failure, Run
 from durable.models.rows import unpack
 from durable.models.run import TAG_KEY, RunQuerySet
 
-FEW: Final = 1_000  # runs of a small index that a list takes from it
+FEW: Final = 1_000  # the most runs that a list takes from a small index
 
 _FAILED: Final = RunState.FAILED.value
 _RUNNING: Final = RunState.RUNNING.value
 
-#: The states of the runs that a worker may have, or has had when they failed.
+#: The states of runs that a worker may have, or had when they failed.
 WORKED_ON: Final = frozenset({_RUNNING, RunState.ROLLING_BACK.value, _FAILED})
 
-#: The workers' code does not fit the run: it is tried again for a while, or has failed because of that.
+#: The condition that the workers' code does not fit the run: it is retried for a while, or has failed because of that.
 DIVERGED: Final = Q(diverged_at__isnull=False) | Q(
     state=_FAILED, error__startswith='{"type": "HistoryDivergedError"', error__isnull=False
 )
 
-#: A rollback handler has failed for good, and the compensation has stopped.
+#: The condition that a rollback handler has failed for good, and the compensation has stopped.
 STUCK: Final = Q(state=_FAILED) & (
     ~Q(state_after_rollback="") | Q(summary__startswith=f'{{"kind":"{SummaryKind.HANDLER_FAILED.value}"')
 )
 
-#: Runs that are not durable's own, as those of bulks and alerts are, and failed ones.
+#: The condition for runs that are not durable's own (of bulks and alerts), and for failed ones.
 NO_ALERT: Final = ~Q(workflow__startswith=INTERNAL) | Q(state=_FAILED)
 
 
@@ -60,8 +60,8 @@ def no_alert() -> Q:
     return NO_ALERT & ~Q(workflow__in=sorted(quiet)) | Q(state=_FAILED) if quiet else NO_ALERT
 
 
-#: No child: no run has started it, or a step of one has. A subquery for each run that has a parent: PostgreSQL might
-#: read the table of all children for an EXISTS beside an OR.
+#: The condition for runs that are not children: no run has started it, or a step has. A subquery for each run that has
+#: a parent: PostgreSQL might read the table of all children for an EXISTS beside an OR.
 ROOT: Final = Q(parent__isnull=True) | Q(
     IsNull(Subquery(Child.objects.filter(run=OuterRef("pk")).values("pk")[:1]), rhs=True)
 )
@@ -74,21 +74,21 @@ def waiting_for(queue: str) -> Q:
 
 
 def of_worker(worker: str) -> Q:
-    """Return the condition for runs that the worker has, and for those that failed on it and are still failed.
+    """Return the condition for runs that the worker has, and for runs that failed on it and are still failed.
 
-    The failure is looked up for each examined run: as a join, PostgreSQL might read the table of all failures.
+    The failure is looked up for each examined run: with a join, PostgreSQL might read the table of all failures.
     """
     failure = Failure.objects.filter(run=OuterRef("pk"), is_open=True).values("worker")[:1]
     return Q(worker=worker) | (Q(state=_FAILED) & Q(Exact(Subquery(failure), worker)))
 
 
 def needing_attention(now: datetime) -> Q:
-    """Return the condition for runs that do not go on well without a person, as `explain` tells it of their rows."""
+    """Return the condition for runs that need a person to continue well, as far as `explain` sees it in their rows."""
     return Q(state=_FAILED) | (~Q(state__in=_ENDED) & (Q(diverged_at__isnull=False) | _overdue(now) | _lost(now)))
 
 
 def few_attended(now: datetime) -> Sequence[str] | None:
-    """Return the ids of the open runs that need attention; None for more than `FEW` in an index.
+    """Return the ids of the open runs that need attention; None if an index has more than `FEW`.
 
     Two statements.
     """
@@ -101,7 +101,7 @@ def few_attended(now: datetime) -> Sequence[str] | None:
 
 
 def few_diverged() -> Sequence[str] | None:
-    """Return the ids of the open runs that have diverged; None for more than `FEW`. One statement."""
+    """Return the ids of the open runs that have diverged; None if there are more than `FEW`. One statement."""
     runs: RunQuerySet = Run.objects.using(conf.DATABASE)
     return _few([runs.filter(diverged_at__isnull=False).exclude(state__in=_ENDED).order_by("diverged_at")])
 
@@ -125,8 +125,8 @@ def _lost(now: datetime) -> Q:
 _ENDED: Final = sorted(each.value for each in ENDED)
 
 
-WINDOW: Final = 10_000  # runs that one page examines if no index serves the filter
-_FEW: Final = 3  # lanes of which the runs are read at once
+WINDOW: Final = 10_000  # runs to examine for one page if no index serves the filter
+_FEW: Final = 3  # the most lanes that read their runs at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,18 +149,17 @@ class Plan:
     #: the condition of the index
     index: Q
     rest: Q = field(default_factory=Q)
-    #: whether the index has so few runs that all may be read
+    #: whether the index has few enough runs to read all
     is_short: bool = False
     #: whether the index is one of open failures
     is_of_failures: bool = False
-    #: the rows of the index alone, as far as they are known: they say where a window ends, without a look at its runs
+    #: the rows of the index without the runs, if known: they say where a window ends
     failures: QuerySet[Failure] | None = None
-    #: the key of the cause whose open failures they are, None for others
+    #: the key of the cause, if the index is that of a cause's open failures
     cause: int | None = None
-    #: `rest` as a condition on the rows of failures alone, None if these do not tell which runs match
+    #: `rest` as a condition on rows of failures; None if these cannot tell which runs match
     rest_of_failures: Q | None = None
-    #: whether the index has the runs of a state, or of a cause, that few reach: a user's runs are looked for among
-    #: these
+    #: whether the index has runs of a rare state, or of a cause: then a user's runs are searched for among these
     is_narrow: bool = False
     #: whether errors are searched for a text, which takes twice as long as other conditions
     compares_texts: bool = False
@@ -170,7 +169,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The keys of runs of one lane with the runs that were read, and the key up to which the lane was searched.
+    """The runs found in one lane: their keys, the runs that were read, and the key up to which the lane was searched.
 
     `seen_to` is None if it was searched to its end.
     """
@@ -192,7 +191,7 @@ class Lane:
     plan: Plan
     order: RunOrder
     after: Cursor | None = None
-    shown_text: str = ""  # text that the redacted error of a run must contain; "" for any
+    shown_text: str = ""  # text that a run's redacted error must contain; "" for any
     within: RunQuerySet | None = None
     _ends: dict[int, Cursor | None] = field(init=False, default_factory=dict)  # of windows, by their size
 
@@ -222,7 +221,7 @@ class Lane:
 
     @property
     def _is_of_visible(self) -> bool:
-        """Whether a window is one of visible runs."""
+        """Whether a window covers only visible runs."""
         if self.within is None:
             return False
         return self.order is RunOrder.BY_ID or (not self.plan.is_narrow and has_own_index(self.within))
@@ -239,11 +238,11 @@ class Lane:
 
     @property
     def is_of_failures(self) -> bool:
-        """Whether the rows of failures tell which runs match."""
+        """Whether the rows of failures alone tell which runs match."""
         return self.plan.rest_of_failures is not None and self.within is None and not self.shown_text
 
     def of_failures(self, window: int) -> tuple[QuerySet[Failure], Cursor | None] | None:
-        """Return what `matching` does as rows of failures, whose keys are those of the runs.
+        """Return `matching` as rows of failures, whose keys are those of the runs.
 
         Return None if the rows of failures do not tell which runs match.
         """
@@ -254,24 +253,24 @@ class Lane:
         return (rows if end is None else rows.filter(end.up_to(KEY_OF_FAILURE))), end
 
     def of_any_cause(self) -> QuerySet[Failure]:
-        """Return the failures of the cause that is the key of an `OfEach`, with the columns of a run's key."""
+        """Return the failures of a cause, the `Key` of an `OfEach`, with the columns of a run's key."""
         failures = Failure.objects.using(conf.DATABASE).filter(is_open=True, cause=Key())
         return self._along_failures(failures).annotate(created_at=F("run_created_at"), id=F("run_id"))
 
     def matching(self, window: int | None = None) -> tuple[RunQuerySet, Cursor | None]:
-        """Return the matching runs, and the key of the last run that is examined for them; None: all are.
+        """Return the matching runs, and the key of the last run to examine for them; None if all are examined.
 
-        `window` is the number of examined runs, `WINDOW` unless it is given, or half of it where texts are compared.
+        `window` is the number of runs to examine, by default `WINDOW`, or half of it if texts are compared.
         """
         usual = max(1, WINDOW // 2) if self.plan.compares_texts else WINDOW
-        # A page may have to read any number of runs, but for those of durable's own: there are few beside a project's.
+        # A page may have to skip any number of runs, except durable's own, of which there are few.
         is_sieve = self.plan.rest not in (Q(), NO_ALERT) or self.within is not None
         end = self._window_end(window or usual) if is_sieve and not self.plan.is_short else None
         runs = self._runs.filter(self.plan.rest)
         return (runs if end is None else runs.filter(end.up_to(self._key))), end
 
     def read(self, limit: int) -> _Found:
-        """Return up to `limit` runs and one more."""
+        """Read up to `limit` runs and one more."""
         runs, end = self.matching()
         if self.shown_text:
             # A search must not disclose what the project's hook hides, not even by the place where a page ends.
@@ -299,16 +298,18 @@ class Lane:
 
 
 def merged(lanes: Sequence[Lane], order: RunOrder, limit: int) -> RunPage:
-    """Return the first runs of all lanes, up to the key that every lane has reached.
+    """Return the first runs of all lanes together, up to the key that every lane has reached.
 
-    Of many lanes the keys are read first, in one statement, and then the runs of the page, in another one. A lane that
-    no index serves alone has one more, for the end of its window.
+    With many lanes, one statement reads the keys and another one the runs of the page; each lane that no index serves
+    needs one more, for the end of its window.
     """
     return merged_and_counted(lanes, order, limit)[0]
 
 
 def merged_and_counted(lanes: Sequence[Lane], order: RunOrder, limit: int) -> tuple[RunPage, Count | None]:
-    """Return what `merged` does, and the number of runs of all lanes; None if a lane has more than `limit`."""
+    """Return the page that `merged` returns, and the number of runs in all lanes; None if a lane has more than
+    `limit`.
+    """
     is_alone = len(lanes) <= _FEW or any(lane.shown_text for lane in lanes)
     found = [lane.read(limit) for lane in lanes] if is_alone else _keys_of(lanes, order, limit)
     ends = [each.seen_to for each in found if each.seen_to is not None]
@@ -334,7 +335,7 @@ def _merged(found: Sequence[_Found], ends: Sequence[Cursor], order: RunOrder, li
 
 
 def matching_of(lanes: Sequence[Lane]) -> tuple[Sequence[QuerySet[Any] | OfEach], Sequence[Cursor | None]]:
-    """Return what `Lane.matching` returns of each lane. Lanes of causes alone share a queryset, of their failures."""
+    """Return the result of `Lane.matching` for each lane. Lanes of causes share one queryset, of their failures."""
     causes = [lane.plan.cause for lane in lanes if lane.is_of_failures and lane.plan.cause is not None]
     if causes and len(causes) == len(lanes):
         return [OfEach(lanes[0].of_any_cause(), causes)], [None] * len(lanes)
@@ -343,7 +344,7 @@ def matching_of(lanes: Sequence[Lane]) -> tuple[Sequence[QuerySet[Any] | OfEach]
 
 
 def _keys_of(lanes: Sequence[Lane], order: RunOrder, limit: int) -> list[_Found]:
-    """Return the keys of the first runs of each lane; one statement besides those that find the ends of windows."""
+    """Return the keys of the first runs of each lane; one statement, besides those that find the ends of windows."""
     matching, ends = matching_of(lanes)
     found = []
     for end, rows in zip(ends, sample_rows(matching, order.key, limit + 1), strict=True):
@@ -359,7 +360,7 @@ def _cursor(row: Sequence[Any], order: RunOrder) -> Cursor:
 
 
 def _in_full(keyed: Sequence[tuple[Cursor, Run | None]]) -> list[Run]:
-    """Return the runs, those read that were not; one statement for all of them. One that was deleted is left out."""
+    """Return the runs in order, reading those that were not read; one statement. Deleted ones are omitted."""
     missing = [key.id for key, run in keyed if run is None]
     read = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk(missing) if missing else {}
     runs = [run or read.get(key.id) for key, run in keyed]

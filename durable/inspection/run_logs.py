@@ -1,4 +1,4 @@
-"""The log of a run, as `durable.logs.RunLogHandler` has kept it: by key, with levels and places, redacted."""
+"""The log of a run, as kept by `durable.logs.RunLogHandler`: by key, with levels and places, redacted."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def read_logs(
 ) -> list[LoggedLine]:
     """Return up to `limit` lines in the order in which they were written; one statement over the lines of one run.
 
-    `level` leaves out lines below it, `place` those of other steps: the location, or the beginning of one. Without
-    `after` they are the newest ones, or the newest before `before`; with `after` the first ones after it.
+    `level` omits lines below it; `place`, a location or its beginning, omits lines of other steps. Without `after` they
+    are the newest ones, or the newest before `before`; with `after` the first ones after it.
     """
     lines = LogLine.objects.using(conf.DATABASE).filter(run=run)
     if level:
@@ -70,7 +70,7 @@ def read_logs(
 
 
 def newest_line(run: Run) -> int | None:
-    """Return the key of the newest line of a run's log; None for none."""
+    """Return the key of the newest line of a run's log, or None."""
     lines = LogLine.objects.using(conf.DATABASE).filter(run=run).order_by("-id")
     return lines.values_list("id", flat=True).first()
 

@@ -1,6 +1,6 @@
 """The runs that a request may see, where a project limits them: `API_RUNS` over REST, `ADMIN_RUNS` in the admin.
 
-A surface has one rule, and asks it for the runs of each request. Errors of the project's function are not caught.
+A surface has one rule, and queries it for the runs of each request. Errors of the project's function are not caught.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class RunRule:
 
     @property
     def is_set(self) -> bool:
-        """Whether a user may see some runs only."""
+        """Whether users may see only some of the runs."""
         return getattr(conf, self.setting) is not None
 
     def runs(self, request: Any) -> RunQuerySet:
         """Return the runs that the request may see; calls the project's function if there is one.
 
-        Raises TypeError if that returns no queryset of runs: None would mean all of them elsewhere.
+        Raises TypeError if that does not return a queryset of runs: None would mean all runs elsewhere.
         """
         runs: RunQuerySet = Run.objects.using(conf.DATABASE)
         path = getattr(conf, self.setting)
@@ -46,12 +46,14 @@ class RunRule:
 
 
 def find_among(runs: RunQuerySet, run_id: str) -> Run | None:
-    """Return the run with this id if it is one of these, without its payloads; None otherwise."""
+    """Return the run with this id, without its payloads, if it is one of these runs; else None."""
     return runs.filter(pk=run_id).with_side_rows().defer("input", "output").first()
 
 
 def existing_among(within: RunQuerySet | None, ids: Iterable[str | None]) -> frozenset[str]:
-    """Return those of the ids whose runs are `within`; one query, none for None, which is all runs, or without ids."""
+    """Return the ids whose runs are `within` (None: all runs). One query; none if `within` is None or there are no
+    ids.
+    """
     wanted = {each for each in ids if each is not None}
     if not wanted or within is None:
         return frozenset(wanted)

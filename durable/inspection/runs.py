@@ -1,9 +1,9 @@
 """Lists of runs: filters, the search box, orders, and pages by key.
 
-No list reads more of the table as the table grows. A filter that an index serves follows that index; any other filter
-applies to a window of `WINDOW` runs along an index, or of half as many if errors are searched. So does the condition of
-`within`, unless it begins with an indexed column (`durable.inspection.pagination`). A page that the window did not fill
-says so, and its cursor continues after the window: no run is left out, one more click is needed.
+No list reads more of the table as the table grows. A filter with an index follows that index; any other filter applies
+to a window of `WINDOW` runs along an index, or of half as many if errors are searched. The same goes for `within`,
+unless it begins with an indexed column (`durable.inspection.pagination`). If the window did not fill a page, the page
+says so, and its cursor continues after the window: no run is left out, but one more click is needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from durable.models.renames import know_names, learn_names
 from durable.models.run import RunQuerySet
 
 PAGE: Final = 50  # runs
-FOUND: Final = 10_000  # runs that are counted for a list
+FOUND: Final = 10_000  # runs to count for a list
 _LAST = "\U0010ffff"
 _CAUSE: Final = "cause:"  # a word of a search
 _MOST_CAUSES: Final = 50  # of one place, each of which is read along its own index range
@@ -99,14 +99,14 @@ class RunCriteria:
 
     @property
     def hides_children(self) -> bool:
-        """Whether children are left out: `only_roots` is given, and nothing that has to lead to a failed child."""
+        """Whether children are omitted: `only_roots` is set, and no other condition has to find failed children."""
         return self.only_roots and not self._looks_for_trouble
 
     @property
     def leaves_alerts_out(self) -> bool:
-        """Whether durable's own runs, and those of quiet workflows, are left out, because `hides_alerts` is given.
+        """Whether runs of durable itself and of quiet workflows are omitted: `hides_alerts` is set.
 
-        They are shown all the same if something else given has to lead to one of them, or to failed runs alone.
+        They are shown if another condition has to find one of them, or only failed runs.
         """
         return self.hides_alerts and not (self._looks_for_trouble or self.workflow or self.states == _FAILED)
 
@@ -116,11 +116,11 @@ class RunCriteria:
         return bool(names) or self.is_stuck or self.is_diverged or self.needs_attention
 
 
-RunFilter = RunCriteria  # the name under which orders recorded before hold the class
+RunFilter = RunCriteria  # the name of the class in orders recorded earlier
 
 
 def order_of(wanted: RunCriteria, order: RunOrder = RunOrder.NEWEST) -> RunOrder:
-    """Return the order of the list of these runs: that of the ids if the filter has a prefix of one."""
+    """Return the order of the list of these runs: by id if the filter has a prefix of ids."""
     return RunOrder.BY_ID if wanted.id_prefix else order
 
 
@@ -176,9 +176,9 @@ def count_runs(
 ) -> Count | None:
     """Return how many runs match, counted up to `FOUND`; None where only a redaction hook can tell.
 
-    Of the list in `order`, which has fewer runs where it is the order of a time that not all have. The count is capped,
-    too, where no index serves the filter and a window of runs was examined. One statement for all, and those with which
-    `list_runs` finds the windows.
+    It counts the list in `order`, which omits runs that lack the order's time. The count is also capped if no index
+    serves the filter and only a window of runs was examined. One statement, in addition to those with which `list_runs`
+    finds the windows.
     """
     if wanted.error_text and conf.REDACT:
         return None
@@ -187,7 +187,7 @@ def count_runs(
 
 
 def learn_names_of(wanted: RunCriteria) -> None:
-    """Have this process know each name of the workflow and of the queue, also one of a migration that came after it."""
+    """Read all names of the workflow and of the queue into this process, including those given by later migrations."""
     if wanted.workflow or wanted.queue:
         learn_names(conf.DATABASE)
 
@@ -212,7 +212,8 @@ def _count(lanes: Sequence[Lane]) -> Count:
 def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet | None = None) -> RunCriteria:
     """Narrow `base` by the text of a search box: an id or its beginning, the value of a tag, or else an error's text.
 
-    The value of a tag, an order's number or a customer's address say, is found whole, where all runs are searched.
+    The value of a tag (an order's number or a customer's address) must be given in full, and is searched for in all
+    runs.
 
     The words `cause:<fingerprint>` select the failed runs of a cause, and `tag:<name>=<value>` those with a tag; what
     follows them is searched for among these. Raises ValueError for words that begin like a tag and are none.
@@ -235,14 +236,14 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
 
 
 def hides_alerts(*, unless: bool) -> bool:
-    """Return `hides_alerts` for each surface's list: True `unless` the runs that it hides are wanted."""
+    """Return the `hides_alerts` of a surface's list: True, `unless` the hidden runs are asked for."""
     return not unless
 
 
 def settle_roots(wanted: RunCriteria) -> RunCriteria:
-    """Return the filter with `only_roots` if it has to leave children out.
+    """Return the filter with `only_roots` set if it has to omit children.
 
-    No run has to be looked at while there are none.
+    While there are no children, no run has to be examined.
 
     One statement for a filter that hides children, none for others.
     """
@@ -254,10 +255,9 @@ def settle_roots(wanted: RunCriteria) -> RunCriteria:
 def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[QuerySet[Any], bool]]:
     """Return the runs that match `wanted` as disjoint querysets, each in the order of the index that it follows.
 
-    Beside each: whether it ends after `window` runs of its index, because no index serves the rest of the filter. Not
-    for an error's text under a redaction hook, which no query may compare. `workflow_of_run` is the workflow, from
-    where the index has it or leads to. Instead of runs the rows are failures where these tell all: their keys are those
-    of the runs.
+    Each comes with a flag: it ends after `window` runs of its index, because no index serves the rest of the filter.
+    Not for an error's text under a redaction hook, which no query may compare. `workflow_of_run` is the column or
+    annotation of the workflow. If failures suffice, the rows are failures, whose keys are those of the runs.
     """
     order = order_of(wanted)
     found = list[tuple[QuerySet[Any], bool]]()
@@ -280,7 +280,7 @@ def failed_attempts(runs: Sequence[Run]) -> dict[str, int]:
 
 
 def _plans(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
-    """Return the lanes of the list, which have no run in common; [] if no run can match."""
+    """Return the lanes of the list, which share no run; [] if no run can match."""
     states = _possible(wanted)
     if states is None:
         return []
@@ -298,7 +298,7 @@ def _plans(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
 
 
 def _plans_of_one(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
-    """Return the lanes of runs that have one name of their workflow and of their queue, or of any."""
+    """Return the lanes of runs with one of the names of their workflow and of their queue."""
     if wanted.tags and order.column == "created_at" and not (wanted.cause or wanted.place):
         return [_tagged(wanted)]
     if order is RunOrder.NEXT:
@@ -311,7 +311,7 @@ def _plans_of_one(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
 
 
 def _possible(wanted: RunCriteria) -> frozenset[str] | None:
-    """Return the states that the filter allows, empty for all; None if its conditions allow none."""
+    """Return the states that the filter allows, empty for all; None if its conditions exclude every state."""
     states = wanted.states or _STATES
     for is_given, allowed in (
         (wanted.is_undone, UNDONE_STATES),
@@ -323,14 +323,16 @@ def _possible(wanted: RunCriteria) -> frozenset[str] | None:
 
 
 def _tagged(wanted: RunCriteria) -> Plan:
-    """Return the lane along the index of the tags: in a list by another time, or of a cause, they are looked up."""
+    """Return the lane along the index of tags. In lists by another time or of a cause, tags are looked up for each
+    run.
+    """
     times = _is(tag_created_at__gte=wanted.created_from, tag_created_at__lt=wanted.created_until)
     rest = _of_all(replace(wanted, tags=(), created_from=None, created_until=None))
     return Plan(times, rest, tags=wanted.tags, is_narrow=True)
 
 
 def _waking(wanted: RunCriteria) -> list[Plan]:
-    """Return a lane for each queue: the index of due runs begins with it."""
+    """Return a lane for each queue, because the index of due runs begins with the queue."""
     waking = Q(wake_at__isnull=False) & ~Q(state=RunState.PAUSED.value)
     queues = [wanted.queue] if wanted.queue else queues_with_runs()
     rest = _of_all(replace(wanted, queue=""))
@@ -350,7 +352,7 @@ def _ended(wanted: RunCriteria) -> list[Plan]:
 
 
 def _rare(wanted: RunCriteria) -> list[Plan]:
-    """Return lanes for filters that few open runs match: these from their own indexes, and the ended ones by state."""
+    """Return lanes for filters that match few open runs: open ones from their own indexes, ended ones by state."""
     states = wanted.states or _STATES
     ended, going = states & _FAILED, states - _ENDED
     lanes = _lanes(replace(wanted, states=ended)) if ended else []
@@ -401,7 +403,7 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
 
 
 def _failed_roots(wanted: RunCriteria) -> Plan:
-    """Return the lane of failed runs that are no children.
+    """Return the lane of failed runs that are not children.
 
     It goes along an index of its own, however many children have failed.
     """
@@ -418,7 +420,7 @@ def _failed_roots(wanted: RunCriteria) -> Plan:
 
 
 def _causes(wanted: RunCriteria) -> list[int] | None:
-    """Return the keys of the causes that are asked for; None if the filter names none."""
+    """Return the keys of the causes that the filter names, or None."""
     if not (wanted.cause or wanted.place):
         return None
     places = {wanted.place, numberless(wanted.place)} if wanted.place else set()  # a run's page has the numbers

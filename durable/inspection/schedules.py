@@ -1,4 +1,4 @@
-"""Schedules as surfaces show them: what is due when, in words, what became of the newest moments, and what is amiss."""
+"""Schedules as surfaces show them: their next moments, the rule in words, the newest ticks, and problems."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from durable.schedules.words import in_words
 
 #: Schedules of one page.
 MOST: Final = 100
-#: Ticks that are counted, at most.
+#: The most ticks to count.
 CAP: Final = 1_000
 _MOMENTS: Final = 5
 _DOTS: Final = 20
 
 
 def tick_of(run_id: str) -> Tick | None:
-    """Return the tick that has started the run, with its schedule; None if none has, or it is no longer kept.
+    """Return the tick that has started the run, with its schedule, or None; old ticks are deleted.
 
     One look at an index.
     """
@@ -37,7 +37,7 @@ def tick_of(run_id: str) -> Tick | None:
 
 
 def tick_data(tick: Tick | None) -> dict[str, Any] | None:
-    """Return the schedule that has started a run, and the moment, as data."""
+    """Return the schedule and the moment that have started a run, as data."""
     if tick is None:
         return None
     return {"name": tick.schedule.name, "moment": tick.moment.isoformat(), "kind": tick.kind}
@@ -66,9 +66,9 @@ class ScheduleSummary:
 
 
 def clock_of_rule(schedule: Schedule, moment: datetime, shown_in: tzinfo) -> str:
-    """Return the moment by the clock of the schedule's zone, "02:30 CET", with the date if it is another one there.
+    """Return the moment in the schedule's time zone, "02:30 CET", with the date if it differs there.
 
-    "" if that clock shows the same as the one of `shown_in`.
+    "" if that zone shows the same time as `shown_in`.
     """
     local, shown = moment.astimezone(ZoneInfo(schedule.zone_in_force)), moment.astimezone(shown_in)
     if local.utcoffset() == shown.utcoffset():
@@ -79,7 +79,7 @@ def clock_of_rule(schedule: Schedule, moment: datetime, shown_in: tzinfo) -> str
 def list_schedules(
     now: datetime, *, after: str = "", workflow: str = "", most: int = MOST, with_ticks: bool = True
 ) -> tuple[list[ScheduleSummary], str]:
-    """Return the schedules by name, from behind the name `after` on, and the `after` of the next page ("" for none).
+    """Return the schedules by name after `after`, and the `after` of the next page ("" for none).
 
     One statement along an index, one more with the newest ticks, and one for the other names of `workflow`.
     """
@@ -105,7 +105,9 @@ def ticks_of(schedule: Schedule, most: int = 200) -> list[Tick]:
 
 
 def late_schedules(now: datetime, most: int = 10) -> list[Schedule]:
-    """Return schedules whose tick is late: no ticker runs, or none keeps up. The latest first; along an index."""
+    """Return schedules whose tick is late because no ticker runs, or none keeps up. The latest first; along an
+    index.
+    """
     found = Schedule.objects.using(conf.DATABASE).filter(due_at__lt=now - LATE).defer("input").order_by("due_at")
     return list(found[:most])
 
@@ -124,7 +126,8 @@ class TickCounts:
 
 
 def troubled_ticks(now: datetime, since: datetime) -> tuple[QuerySet[Any], QuerySet[Any], QuerySet[Any]]:
-    """Return the late schedules, and the ticks that were refused and missed since then, each in the order of an index.
+    """Return three querysets: late schedules, refused ticks, and missed ticks since then, each in the order of an
+    index.
 
     All have `name`, `since` and `moment`, for `sample_rows`.
     """
@@ -168,7 +171,7 @@ def _summaries(rows: Sequence[Schedule], now: datetime, *, with_ticks: bool = Tr
 def _newest_ticks(rows: Sequence[Schedule]) -> dict[int, list[Tick]]:
     """Return the newest ticks of each schedule that has ticked; one statement.
 
-    The numbers of a schedule's ticks follow each other, so that a range has the newest.
+    The ticks of a schedule are numbered without gaps, so a range of numbers selects the newest.
     """
     found: dict[int, list[Tick]] = {}
     ticked = [row.pk for row in rows if row.tick_count]
@@ -183,7 +186,7 @@ def _newest_ticks(rows: Sequence[Schedule]) -> dict[int, list[Tick]]:
 def _words(row: Schedule) -> str:
     try:
         return in_words(row.rules.rules, get_language() or "en")
-    except ValueError:  # written past the checks
+    except ValueError:  # written without the checks
         return row.override_rule or row.rule
 
 

@@ -16,9 +16,9 @@ from durable.inspection.counting import count_capped, tally
 from durable.inspection.runs import RunCriteria, along_indexes, learn_names_of, list_runs
 from durable.models import Run
 
-EXAMINED: Final = 20_000  # runs of a state that are examined for a count if no index serves the filter
-_LESS: Final = 4  # a fraction of them, of a state whose runs the verb leaves alone
-_LOOKS: Final = 20  # pages that are read for a count of runs by the text that a redaction hook shows
+EXAMINED: Final = 20_000  # runs of a state to examine for a count if no index serves the filter
+_LESS: Final = 4  # the fraction of them to examine of a state that the verb leaves alone
+_LOOKS: Final = 20  # pages to read to count runs by the text that a redaction hook shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Filtered:
 
     @property
     def total(self) -> int | None:
-        """Always None: the runs would have to be counted."""
+        """Always None: the total is not known without counting."""
         return None
 
     @property
@@ -43,13 +43,13 @@ class Filtered:
         return [run.id for run in page.runs], page.next_cursor
 
     def narrowed(self, states: Collection[str]) -> Filtered:
-        """Return the filter for runs in one of these states alone."""
+        """Return the filter limited to runs in these states."""
         wanted = self._in(frozenset(states))
-        # Failed runs that fit the filter no longer when a page is read are left out by its cause or place.
+        # The filter's cause or place excludes failed runs that no longer match when a page is read.
         return self if wanted is None or wanted.cause or wanted.place else Filtered(wanted)
 
     def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
-        """Return the matching runs that are failed, or their failures instead, and whether there may be more behind.
+        """Return the failed ones among the matching runs, or their failures, each with whether there may be more.
 
         The querysets are disjoint.
         """
@@ -138,7 +138,7 @@ class Chosen:
         return self.ids[begin:end], str(end) if end < len(self.ids) else None
 
     def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
-        """Return the runs that are failed, as one queryset, which is no window."""
+        """Return the failed ones as one queryset, which is not a window."""
         return [(Run.objects.using(conf.DATABASE).filter(pk__in=self.ids, state=RunState.FAILED.value), False)]
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from django.db.models import F, Func, IntegerField, QuerySet, Value
 from django.db.models.functions import Coalesce
 
-MAX_BYTES: Final = 8 * 1024 * 1024  # of one page; a larger row is a page by itself
+MAX_BYTES: Final = 8 * 1024 * 1024  # bytes of one page; a larger row is a page by itself
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def sized(rows: QuerySet[Any], *columns: str) -> Iterator[tuple[Any, int]]:
 
 
 def fitting(sizes: Iterable[tuple[T, int]], most: int = MAX_BYTES) -> tuple[list[T], int]:
-    """Return the first items that fit into `most` bytes together, at least one, and their total."""
+    """Return the items from the first on that together fit into `most` bytes, at least one, and their total size."""
     found: list[T] = []
     taken = 0
     for each, size in sizes:
