@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils import timezone
@@ -17,6 +18,11 @@ from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Run
 from tests.admin import flows
+from tests.support.browsing import complaints_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+    from pytest_django.live_server_helper import LiveServer
 
 LEASE = timedelta(seconds=30)
 MOST_PASSES = 50
@@ -127,3 +133,44 @@ OPERATOR = ("view_run", "view_payload", "start_run", "operate_run", "replay_run"
 def operator(log_in: Callable[..., Client]) -> Client:
     """A client that may do everything."""
     return log_in(*OPERATOR)
+
+
+# -- in a browser
+
+PASSWORD = "correct horse"
+
+
+@pytest.fixture
+def complaints(page: "Page") -> list[str]:
+    return complaints_of(page)
+
+
+@pytest.fixture
+def log_into(page: "Page", live_server: "LiveServer", make_user: MakeUser) -> Callable[..., "Page"]:
+    """The page, logged in by hand as a staff user with these permissions; superusers may do everything."""
+
+    def log(*permissions: str, is_superuser: bool = False, to: str = "/admin/durable/") -> "Page":
+        user = make_user(*permissions, password=PASSWORD)
+        User.objects.filter(pk=user.pk).update(is_superuser=is_superuser)
+        page.goto(f"{live_server.url}/admin/login/?next={to}")
+        page.get_by_label("Username").fill("ada")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_load_state()
+        return page
+
+    return log
+
+
+@pytest.fixture
+def sign_in(page: "Page", live_server: "LiveServer", make_user: MakeUser) -> Callable[..., "Page"]:
+    """The page, at no address yet, with the session of a staff user with these permissions."""
+
+    def sign(*permissions: str) -> "Page":
+        client = Client()
+        client.force_login(make_user(*permissions))
+        cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+        page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
+        return page
+
+    return sign

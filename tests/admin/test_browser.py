@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from django.contrib.auth.models import User
 from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
@@ -20,10 +19,10 @@ from project.shop import checkout
 from project.shop.models import Fault, Order, Product
 from tests.admin import flows
 from tests.admin.addresses import a_hung_step
-from tests.admin.conftest import OPERATOR, MakeUser, Stage
+from tests.admin.conftest import OPERATOR, PASSWORD, MakeUser, Stage
 from tests.admin.pages import url
 from tests.support.barriers import barriers
-from tests.support.browsing import complaints_of, working
+from tests.support.browsing import working
 from tests.support.rollups import settle
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-PASSWORD = "correct horse"
 WAIT = 120_000  # milliseconds
 NARROW = {"width": 390, "height": 844}
 
@@ -45,28 +43,6 @@ def worker(child_environment: dict[str, str], tmp_path: Path) -> Iterator[subpro
     environment = {**child_environment, "SHOP_COOL_OFF": "1 second"}
     with working(environment, tmp_path / "worker.log") as process:
         yield process
-
-
-@pytest.fixture
-def complaints(page: "Page") -> list[str]:
-    return complaints_of(page)
-
-
-@pytest.fixture
-def log_into(page: "Page", live_server: "LiveServer", make_user: MakeUser) -> LogIn:
-    """The page, logged in as a staff user with these permissions; superusers may do everything."""
-
-    def log(*permissions: str, is_superuser: bool = False) -> "Page":
-        user = make_user(*permissions, password=PASSWORD)
-        User.objects.filter(pk=user.pk).update(is_superuser=is_superuser)
-        page.goto(f"{live_server.url}/admin/login/?next=/admin/durable/")
-        page.get_by_label("Username").fill("ada")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Log in").click()
-        page.wait_for_load_state()
-        return page
-
-    return log
 
 
 def test_an_operator_mends_an_order_from_the_overview_to_the_end(

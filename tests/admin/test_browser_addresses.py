@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from django.contrib.auth.models import User
 
 from durable.admin.run_parts import PART_NAMES
 from tests.admin import flows
 from tests.admin.addresses import PAGES, a_hung_step, make_site
-from tests.admin.conftest import MakeUser, Stage
+from tests.admin.conftest import Stage
 from tests.admin.pages import url
 from tests.support.addresses import path_of
 from tests.support.barriers import RULES, barriers
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-PASSWORD = "correct horse"
 WIDE, TELEPHONE = {"width": 1440, "height": 1000}, {"width": 390, "height": 844}
 #: A colour scheme, forced colours, a size, and what axe looks at: colours do not change the structure of a page.
 LOOKS = {
@@ -49,7 +48,7 @@ def test_barriers_are_found_with_each_place_and_only_where_the_test_looks(page: 
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_no_page_has_barriers(
-    page: Page, live_server: LiveServer, make_user: MakeUser, stage: Stage, monkeypatch: pytest.MonkeyPatch, look: str
+    log_into: Callable[..., Page], live_server: LiveServer, stage: Stage, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:
     monkeypatch.setitem(flows.SWITCH, "broken", True)
     site = make_site(stage)
@@ -62,12 +61,7 @@ def test_no_page_has_barriers(
     paths += ["/admin/", "/admin/durable/", "/admin/durable/operatoraction/"]
     log = [f"/admin/durable/operatoraction/{site['{action}']}/{page}/" for page in ("change", "history")]
     paths += [*log, f"{url('bulk')}?verb=recover&all=on&filter=%3Fstate%3Dfailed&first=1"]
-    user = make_user(password=PASSWORD)
-    User.objects.filter(pk=user.pk).update(is_superuser=True)
-    page.goto(f"{live_server.url}/admin/login/")
-    page.get_by_label("Username").fill("ada")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Log in").click()
+    page = log_into(is_superuser=True)
     scheme, forced, size, rules = LOOKS[look]
     page.set_viewport_size(size)  # type: ignore[arg-type]  # a dict like it
     page.emulate_media(color_scheme=scheme, forced_colors=forced)  # type: ignore[arg-type]  # two of its words

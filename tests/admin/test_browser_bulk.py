@@ -7,14 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from django.conf import settings
-from django.test import Client
 from django.urls import reverse
 
 from durable import get_run
 from durable.models import Cause, Child, OperatorAction, Run
 from tests.admin import flows
-from tests.admin.conftest import OPERATOR, MakeUser, Stage
+from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import url
 from tests.support.barriers import barriers
 from tests.support.browsing import complaints_of
@@ -26,30 +24,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
-PASSWORD = "correct horse"
 A_MINUTE = 60_000  # milliseconds
 ALL = (*OPERATOR, "give_output", "edit_input")
 
 LogIn = Callable[..., "Page"]
-
-
-@pytest.fixture
-def complaints(page: Page) -> list[str]:
-    return complaints_of(page)
-
-
-@pytest.fixture
-def log_into(page: Page, live_server: LiveServer, make_user: MakeUser) -> LogIn:
-    def log(*permissions: str) -> Page:
-        make_user(*permissions, password=PASSWORD)
-        page.goto(f"{live_server.url}/admin/login/?next=/admin/durable/")
-        page.get_by_label("Username").fill("ada")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Log in").click()
-        page.wait_for_load_state()
-        return page
-
-    return log
 
 
 def check(page: Page, complaints: list[str], name: str) -> None:
@@ -201,12 +179,8 @@ def incident(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 @pytest.fixture
-def operator_page(page: Page, live_server: LiveServer, make_user: MakeUser) -> Page:
-    client = Client()
-    client.force_login(make_user(*OPERATOR))
-    cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
-    page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
-    return page
+def operator_page(sign_in: LogIn) -> Page:
+    return sign_in(*OPERATOR)
 
 
 def serious_faults(page: Page) -> list[tuple[str, str]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from django.conf import settings
-from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
@@ -17,7 +15,7 @@ from durable import Actor, Context, CriticalError, acting_as, workflow
 from durable.models import Cause, Failure, OperatorAction, Run
 from durable.operations import bulk
 from tests.admin import flows
-from tests.admin.conftest import OPERATOR, MakeUser, Stage
+from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import url
 from tests.support.barriers import barriers
 from tests.support.browsing import complaints_of
@@ -89,12 +87,9 @@ def fifty_causes(stage: Stage) -> list[str]:
 
 
 @pytest.fixture
-def operator_page(page: Page, live_server: LiveServer, make_user: MakeUser) -> Page:
+def operator_page(sign_in: Callable[..., Page]) -> Page:
     """A browser in which an operator is logged in, at no page yet."""
-    client = Client()
-    client.force_login(make_user(*OPERATOR))
-    cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
-    page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
+    page = sign_in(*OPERATOR)
     page.set_viewport_size(WIDE)  # type: ignore[arg-type]  # a dict like it
     return page
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from django.conf import settings
-from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 
 from durable import Context, Schedule, workflow
@@ -19,7 +17,7 @@ from durable.inspection.queues import find_hold
 from durable.models import Build, Run
 from durable.operations.schedules.verbs import override, pause, run_now
 from tests.admin import flows
-from tests.admin.conftest import MakeUser, Stage
+from tests.admin.conftest import Stage
 from tests.admin.pages import url
 from tests.support.barriers import barriers
 from tests.support.browsing import complaints_of
@@ -32,26 +30,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
-PASSWORD = "correct horse"
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 
 @pytest.fixture
-def complaints(page: Page) -> list[str]:
-    return complaints_of(page)
-
-
-@pytest.fixture
-def operator(page: Page, live_server: LiveServer, make_user: MakeUser) -> Page:
+def operator(log_into: Callable[..., Page]) -> Page:
     """The page, logged in as a superuser."""
-    user = make_user(password=PASSWORD)
-    User.objects.filter(pk=user.pk).update(is_superuser=True)
-    page.goto(f"{live_server.url}/admin/login/?next=/admin/durable/")
-    page.get_by_label("Username").fill("ada")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Log in").click()
-    page.wait_for_load_state()
-    return page
+    return log_into(is_superuser=True)
 
 
 @pytest.fixture
@@ -156,7 +141,7 @@ def report(ctx: Context) -> None:
 
 
 @pytest.fixture
-def operator_page(page: Page, live_server: LiveServer, make_user: MakeUser) -> Page:
+def operator_page(sign_in: Callable[..., Page]) -> Page:
     permissions = (
         "view_run",
         "view_payload",
@@ -166,11 +151,7 @@ def operator_page(page: Page, live_server: LiveServer, make_user: MakeUser) -> P
         "delete_schedule",
         "operate_schedule",
     )
-    client = Client()
-    client.force_login(make_user(*permissions))
-    cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
-    page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
-    return page
+    return sign_in(*permissions)
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connections
 from django.urls import reverse
 
@@ -19,14 +18,11 @@ from durable.models import Activity, OperatorAction
 from durable.store import store_for
 from durable.worker.loop import InlinePool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
-from tests.admin.conftest import MakeUser
 from tests.support.barriers import barriers
-from tests.support.browsing import complaints_of
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-    from pytest_django.live_server_helper import LiveServer
 
 pytestmark = [
     pytest.mark.browser,
@@ -36,7 +32,6 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 
-PASSWORD = "correct horse"
 WAIT = 120_000  # milliseconds
 LONG_NAME = "reconciliation of every account with the ledger of the bank, " * 2
 
@@ -96,16 +91,10 @@ def check(page: Page) -> None:
 
 
 def test_an_operator_finds_a_hung_step_looks_at_its_stack_and_abandons_it(
-    page: Page, live_server: LiveServer, make_user: MakeUser, worker: None
+    log_into: Callable[..., Page], complaints: list[str], worker: None
 ) -> None:
-    complaints = complaints_of(page)
-    user = make_user(password=PASSWORD)
-    User.objects.filter(pk=user.pk).update(is_superuser=True)
     eventually(lambda: Activity.objects.exists())
-    page.goto(f"{live_server.url}/admin/login/?next={reverse('admin:durable_run_running')}")
-    page.get_by_label("Username").fill("ada")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Log in").click()
+    page = log_into(is_superuser=True, to=reverse("admin:durable_run_running"))
     check(page)
     page.get_by_role("link", name=LONG_NAME.strip()).click(timeout=WAIT)
     page.get_by_role("link", name="Ask for the stack").wait_for(timeout=WAIT)
