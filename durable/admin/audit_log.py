@@ -31,6 +31,7 @@ from durable.admin.moments import moment, viewers_zone
 from durable.admin.text import as_key, with_visible_text
 from durable.conf import conf
 from durable.core.clock import to_utc
+from durable.core.records import ActionOutcome
 from durable.inspection.actions import WINDOW_OF_VISIBLE, ActionCriteria, detail_without_runs, search_actions
 from durable.inspection.bulks import bulks_among
 from durable.inspection.database import StatementTimeoutError, reading
@@ -38,7 +39,7 @@ from durable.inspection.humanize import printable, shortened, thousands
 from durable.inspection.pagination import on_visible
 from durable.inspection.wording import outcome_in_words, source_in_words, told, verb_in_words, verb_title
 from durable.models import OperatorAction
-from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
+from durable.operations.audit import PERMISSIONS, SOURCES
 
 _CAP = 10_000  # rows that the list counts and pages through
 _WINDOW = 100_000  # newest rows that are searched if no index serves the filter
@@ -111,7 +112,7 @@ class OutcomeFilter(_Filter):
 
     title = _("outcome")
     parameter_name = "outcome"
-    words = tuple(Outcome)
+    words = tuple(ActionOutcome)
     in_words = staticmethod(outcome_in_words)
 
 
@@ -349,7 +350,7 @@ class OperatorActionAdmin(_ModelAdmin):
     def _subject(self, action: OperatorAction) -> str:
         """The subject of an action that is not about a run: a schedule, a queue, a workflow, a limit or a cause."""
         kind, name = action.subject_kind, action.subject
-        if not name or kind not in _SUBJECTS or action.outcome != Outcome.DONE:
+        if not name or kind not in _SUBJECTS or action.outcome != ActionOutcome.DONE:
             return shortened(action.detail, _MOST_OF_A_DETAIL) or "—"
         address = reverse(f"admin:durable_run_{kind}", args=[as_key(name)], current_app=self.admin_site.name)
         return format_html('{} <a href="{}"><bdi>{}</bdi></a>', _SUBJECTS[kind], address, name)

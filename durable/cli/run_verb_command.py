@@ -43,7 +43,7 @@ from durable.core.errors import BulkCountError
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
 from durable.inspection.database import reading
 from durable.inspection.explain_states import explain
-from durable.inspection.family import FailedChildren, verb_note
+from durable.inspection.family import VERB_NOTES, FailedChildren, verb_note
 from durable.inspection.humanize import plural
 from durable.inspection.selection import Filtered
 from durable.inspection.undone import Undone, undone_steps
@@ -207,7 +207,7 @@ def _note(verb: RunVerb, run_id: str, *, is_streamed: bool = False) -> str:
     """Return what the verb means for the children of the run, as it is before the verb."""
     if verb.action == "replay":  # of a list of runs it was said before
         return _starts([run_id]).note if is_streamed else ""
-    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first() if verb.action in ("pause", "cancel") else None
+    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first() if verb.action in VERB_NOTES else None
     return "" if run is None else verb_note(run, verb.action)
 
 

@@ -60,6 +60,8 @@ class RunState(StrEnum):
 
 #: A run in one of these states does not continue by itself.
 ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+#: A worker may have a run in one of these states; the run's lease says whether one has it.
+WITH_WORKER: Final = (RunState.RUNNING, RunState.ROLLING_BACK)
 
 
 #: The counts of a longer history are stored in advance, for the pages that show them.
@@ -684,6 +686,18 @@ class AskedOfActivity:
     fence: int
     stack: bool
     abandon: bool
+
+
+class ActionOutcome(StrEnum):
+    """The result of an action of an operator. Only the first one means that something was changed."""
+
+    DONE = "done"
+    DENIED = "denied"  # the actor lacks the permission
+    REFUSED = "refused"  # the state of the run does not allow it
+    STALE = "stale"  # the run is not in the state that the actor saw
+    CONFLICT = "conflict"  # the id is taken
+    MISSING = "missing"  # the run does not exist, or its history has no such location
+    INVALID = "invalid"  # an argument is not valid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,7 @@ from durable.core.records import ENDED, MovedPatch, Request, RequeuedPatch, RunP
 from durable.core.witnesses import raised
 
 __all__ = [
+    "ALLOWED",
     "NEVER_WRITTEN",
     "TRANSITIONS",
     "cancel_requested",
@@ -205,6 +206,17 @@ def starts_of(*transitions: str) -> tuple[RunState, ...]:
     """Return the states in which at least one of the transitions may start, in the order of the table."""
     states = (state for name in transitions for state in TRANSITIONS[name])
     return tuple(dict.fromkeys(state for state in states if state is not None))
+
+
+#: The states of a run in which each verb is allowed. A pause that a running run has not reached yet can be resumed too.
+ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
+    "wake": starts_of("woken"),
+    "move": starts_of("requeued"),
+    "pause": starts_of("paused_at_once", "pause_requested"),
+    "resume": starts_of("resumed", "rollback_resumed"),
+    "cancel": starts_of("cancelled_at_once", "cancelled_with_rollback", "cancel_requested"),
+    "recover": starts_of("recovered", "rollback_recovered"),
+}
 
 
 # -- what several transitions write alike

@@ -21,7 +21,8 @@ from django.utils.translation import gettext_lazy
 
 from durable.conf import conf
 from durable.core.own_runs import is_stopped
-from durable.core.records import ENDED, Request, RunState
+from durable.core.records import ENDED, WITH_WORKER, ActionOutcome, Request, RunState
+from durable.core.transitions import ALLOWED
 from durable.inspection.humanize import shortened
 from durable.inspection.pagination import on_visible
 from durable.models import OperatorAction, Run, SavedView
@@ -31,7 +32,7 @@ from durable.notifier.redis_clients import queue_names
 WINDOW: Final = 100_000  # rows to search if no index serves a condition
 WINDOW_OF_VISIBLE: Final = 10_000  # rows to search for those on runs that a user may see
 #: The outcomes whose detail is not the text of an error about any run.
-_TELLING: Final = frozenset({"done", "denied", "stale"})  # `durable.operations.audit.Outcome`
+_TELLING: Final = frozenset({ActionOutcome.DONE, ActionOutcome.DENIED, ActionOutcome.STALE})
 _STARTED: Final = "as run "  # in a detail, before the id of the run that was started
 
 
@@ -133,8 +134,6 @@ def detail_without_runs(action: OperatorAction) -> str:
 
 
 _INTERNAL = "durable."  # workflows of durable itself, such as a bulk operation
-_WITH_WORKER = (RunState.RUNNING, RunState.ROLLING_BACK)
-_ALIVE = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING)
 
 
 def possible_verbs(run: Run) -> tuple[str, ...]:
@@ -144,21 +143,22 @@ def possible_verbs(run: Run) -> tuple[str, ...]:
     is_internal = run.workflow.startswith(_INTERNAL)
     is_stopped_bulk = is_stopped(run.workflow, run.state, run.waiting_for)
     is_compensating = bool(run.state_after_rollback) or run.state == RunState.ROLLING_BACK
+    allowed = {verb: run.state in states for verb, states in ALLOWED.items()}
     possible = {
         "go_on": is_stopped_bulk,
         "stop_here": is_stopped_bulk,
-        "recover": run.state == RunState.FAILED,
-        "resume": run.state == RunState.PAUSED or is_asked_to_pause,
-        "wake": run.state in (*_ALIVE, RunState.ROLLING_BACK),
+        "recover": allowed["recover"],
+        "resume": allowed["resume"] or is_asked_to_pause,
+        "wake": allowed["wake"],
         "send": run.state not in ENDED and not is_internal,
-        "pause": run.state in (*_ALIVE, RunState.ROLLING_BACK) and not is_asked_to_pause,
-        "cancel": run.state in (*_ALIVE, RunState.PAUSED) and not is_compensating and not is_asked_to_cancel,
-        "abandon": run.state in _WITH_WORKER
+        "pause": allowed["pause"] and not is_asked_to_pause,
+        "cancel": allowed["cancel"] and not is_compensating and not is_asked_to_cancel,
+        "abandon": run.state in WITH_WORKER
         and run.lease_expires_at is not None,  # the activities say whether a step runs
         "replay": run.started_at is not None
         and not is_internal,  # the plan says whether a replay from a certain step is possible
         "restart": not is_internal,
-        "move": run.state not in ENDED and any(each != run.queue for each in queue_names()),
+        "move": allowed["move"] and any(each != run.queue for each in queue_names()),
     }
     return tuple(verb for verb, is_possible in possible.items() if is_possible)
 
@@ -189,7 +189,9 @@ class Mark:
 
 def read_marks(run: Run, now: datetime) -> list[Mark]:
     """Return the operators' verbs on the run before its end, in order, at most 50; one statement."""
-    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id, outcome="done", action__in=list(_DONE))
+    found = OperatorAction.objects.using(conf.DATABASE).filter(
+        run_id=run.id, outcome=ActionOutcome.DONE, action__in=list(_DONE)
+    )
     before = (run.finished_at or now) + _AT_ONCE
     chosen = found.filter(created_at__lte=before).order_by("created_at", "id")[:_MOST]
     return [Mark(title=_title(each), at=each.created_at) for each in chosen]

@@ -24,7 +24,7 @@ from durable.conf import conf
 from durable.core.causes import numberless, place_of
 from durable.core.names.renames import names_of_workflow
 from durable.core.places import Place
-from durable.core.records import ActivityKind, EntryKind, EntryStatus, RunState
+from durable.core.records import WITH_WORKER, ActivityKind, EntryKind, EntryStatus, RunState
 from durable.inspection.counting import moment_of, sample_rows
 from durable.inspection.humanize import span
 from durable.inspection.pagination import InvalidCursorError, on_visible
@@ -242,7 +242,6 @@ MOST_ACTIVITIES: Final = 200  # the most activities of one run, of the runs of a
 HUNG_AFTER: Final = 60.0  # seconds after which a step may count as hung
 HUNG_FACTOR: Final = 5.0  # times its 95th percentile
 _ENOUGH: Final = 3  # successes needed for the percentile to count
-_HELD: Final = (RunState.RUNNING, RunState.ROLLING_BACK)
 
 #: The key of an activity in the list: the time of its begin, and its number.
 ActivityKey = tuple[datetime, int]
@@ -382,7 +381,7 @@ def activities_of_runs(
 ) -> defaultdict[str, list[RunningStep]]:
     """Return the running steps of each of the runs, by id, the oldest first; one statement, two more `with_usual`."""
     found: defaultdict[str, list[RunningStep]] = defaultdict(list)
-    held = [run.id for run in runs if run.state in _HELD and run.lease_expires_at is not None]
+    held = [run.id for run in runs if run.state in WITH_WORKER and run.lease_expires_at is not None]
     if held:
         for step in _read(
             _current(now).filter(run__in=held)[:MOST_ACTIVITIES], now, with_usual=with_usual, within=within

@@ -19,7 +19,7 @@ from durable import runtime
 from durable.conf import conf
 from durable.core.own_runs import BULK, is_stopped, replays_prefix
 from durable.core.places import Place
-from durable.core.records import RunState
+from durable.core.records import ActionOutcome, RunState
 from durable.core.tally import Tally
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.explanation import capitalized
@@ -37,8 +37,7 @@ CAP: Final = 10_000  # rows of a bulk to count, and to search for failed runs
 _READ: Final = 500  # refused rows that are grouped
 _SHOWN: Final = 20  # runs of a group
 _MOST_INPUT: Final = 1024 * 1024  # bytes of an order that are read
-_DONE: Final = "done"
-_REFUSED: Final = ["conflict", "denied", "invalid", "missing", "refused", "stale"]  # `durable.operations.audit.Outcome`
+_REFUSED: Final = sorted(set(ActionOutcome) - {ActionOutcome.DONE})
 _FOLLOWED: Final = frozenset(
     {"recover", "resume", "wake", "cancel", "replay"}
 )  # verbs after which a run can fail again
@@ -308,11 +307,11 @@ def _rows_of(bulk_id: Any) -> QuerySet[OperatorAction]:
 
 
 def _done(bulk_id: str) -> QuerySet[OperatorAction]:
-    return _rows(bulk_id).filter(outcome=_DONE)
+    return _rows(bulk_id).filter(outcome=ActionOutcome.DONE)
 
 
 def _head(bulk_id: str) -> OperatorAction | None:
-    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=bulk_id, outcome=_DONE, bulk_id="")
+    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=bulk_id, outcome=ActionOutcome.DONE, bulk_id="")
     return found.order_by("created_at", "id").first()
 
 
@@ -322,7 +321,7 @@ def _counted(bulk_id: str, state: dict[str, Any]) -> tuple[Count, Count]:
     if all(isinstance(each, int) for each in known):
         return Count(number=int(str(known[0]))), Count(number=int(str(known[1])))
     rows = _rows(bulk_id)
-    done, refused = count_capped([rows.filter(outcome=_DONE), rows.filter(outcome__in=_REFUSED)], CAP)
+    done, refused = count_capped([rows.filter(outcome=ActionOutcome.DONE), rows.filter(outcome__in=_REFUSED)], CAP)
     return done, refused
 
 

@@ -7,7 +7,7 @@ Every count and page follows the index of a parent's children, or stops at a cap
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -341,8 +341,7 @@ def verb_note(run: Run, verb: str, within: RunQuerySet | None = None) -> str:
     """
     if run.state in ENDED:
         return ""
-    note = {"pause": pause_note, "cancel": cancel_note}.get(verb)
-    return "" if note is None else note(run, within)
+    return VERB_NOTES[verb](run, within) if verb in VERB_NOTES else ""
 
 
 def pause_note(run: Run, within: RunQuerySet | None = None) -> str:
@@ -395,6 +394,10 @@ def cancel_note(run: Run, within: RunQuerySet | None = None) -> str:
         "Its open children are cancelled with it. A cancelled run is not recovered: a restart is a new run, which starts all "
         "of its children anew"
     )
+
+
+#: The verbs on a run that mean something for its children, and what says it.
+VERB_NOTES: Final[Mapping[str, Callable[[Run, RunQuerySet | None], str]]] = {"pause": pause_note, "cancel": cancel_note}
 
 
 def _has_children(run: Run) -> bool:

@@ -10,15 +10,16 @@ from typing import Any, Final
 from django.db.models import Q
 
 from durable.core.clock import to_utc
+from durable.core.records import ActionOutcome
 from durable.inspection.actions import ActionCriteria, detail_without_runs, search_actions, visible_page
 from durable.inspection.bulks import BulkSummary
 from durable.inspection.bulks import Refusals as RefusedRuns
 from durable.inspection.pagination import InvalidCursorError, cursor_of, key_of
 from durable.listings.listing import Filter, Listing, Page
 from durable.listings.shapes import Seen, Shape, data_of, field
-from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
+from durable.operations.audit import PERMISSIONS, SOURCES
 
-_OUTCOMES: Final = [str(each) for each in Outcome]
+_OUTCOMES: Final = [str(each) for each in ActionOutcome]
 
 
 class OperatorAction(Shape):

@@ -20,7 +20,7 @@ class OperatorAction(Row):
     """One action of an operator; denied actions are included.
 
     The row outlives the run, whose id it has as text, and the user, whose name stays in `actor_label`. The columns are
-    those of `durable.core.records.ActionRecord`; the outcomes are those of `durable.operations.audit.Outcome`.
+    those of `durable.core.records.ActionRecord`; the outcomes are those of `ActionOutcome` there.
 
     A bulk has a row of its own, whose `run_id` is the bulk's id. The rows of its runs have this id as their `bulk_id`.
     """

@@ -7,7 +7,8 @@ handles call these functions. Nothing here runs workflow code.
 
 from __future__ import annotations
 
-from durable.operations.lifecycle import ALLOWED, abandon, cancel, move, pause, recover, resume, take_stack, wake
+from durable.core.transitions import ALLOWED
+from durable.operations.lifecycle import abandon, cancel, move, pause, recover, resume, take_stack, wake
 from durable.operations.messages import Sent, aask, ask, delete_message, move_message, send, start_or_send
 from durable.operations.queries import (
     aresult,

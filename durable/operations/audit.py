@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from django.core.exceptions import PermissionDenied
@@ -43,7 +42,7 @@ from durable.core.errors import (
     StaleScheduleError,
 )
 from durable.core.ids import check_reason
-from durable.core.records import ActionRecord, RunChange, RunRecord
+from durable.core.records import ActionOutcome, ActionRecord, RunChange, RunRecord
 from durable.core.words import Sentence, gettext_noop
 from durable.models import OperatorAction
 from durable.runtime import Runtime
@@ -137,18 +136,6 @@ _ACTS: Final[Mapping[str, str]] = {
     "run_schedule": gettext_noop("run a schedule now"),
     "backfill_schedule": gettext_noop("backfill a schedule"),
 }
-
-
-class Outcome(StrEnum):
-    """The result of an action. Only the first one means that something was changed."""
-
-    DONE = "done"
-    DENIED = "denied"  # the actor lacks the permission
-    REFUSED = "refused"  # the state of the run does not allow it
-    STALE = "stale"  # the run is not in the state that the actor saw
-    CONFLICT = "conflict"  # the id is taken
-    MISSING = "missing"  # the run does not exist, or its history has no such location
-    INVALID = "invalid"  # an argument is not valid
 
 
 class OperationDeniedError(OperationError, PermissionDenied):
@@ -259,7 +246,7 @@ class ActorScope:
         if self.actor.user_key is None:
             return False
         own = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run_id, actor_id=self.actor.user_key)
-        own = own.filter(action__in=actions, outcome=Outcome.DONE.value)
+        own = own.filter(action__in=actions, outcome=ActionOutcome.DONE.value)
         return (own.filter(detail=detail) if detail else own.filter(before="")).exists()
 
     def check(self, action: str) -> None:
@@ -327,7 +314,7 @@ def _write_refused(rows: Sequence[ActionRecord]) -> None:
     try:
         with store.transaction():  # a failure must not break a transaction around it
             for row in rows:
-                is_denied = row.outcome == Outcome.DENIED
+                is_denied = row.outcome == ActionOutcome.DENIED
                 if not (is_denied and store.log_repeat(row, row.created_at - DENIALS_TOGETHER)):
                     store.log([row])
     except Exception:  # the caller must see the refusal, not this error
@@ -398,13 +385,13 @@ _DETAIL = 2_000  # characters of an error that the log keeps
 #: The errors of a verb that was refused and changed nothing.
 REFUSALS = (DurableError, ValueError, TypeError)
 
-_OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
-    ((OperationDeniedError,), Outcome.DENIED),
-    ((StaleRunError, StalePlanError, StaleScheduleError), Outcome.STALE),
-    ((RunNotFoundError, EntryNotFoundError, MessageNotPendingError, ScheduleNotFoundError), Outcome.MISSING),
-    ((RunConflictError, MessageConflictError), Outcome.CONFLICT),
-    ((PayloadError, MessageNotAcceptedError, ValueError, TypeError), Outcome.INVALID),
-    ((DurableError,), Outcome.REFUSED),
+_OUTCOMES: tuple[tuple[tuple[type[Exception], ...], ActionOutcome], ...] = (
+    ((OperationDeniedError,), ActionOutcome.DENIED),
+    ((StaleRunError, StalePlanError, StaleScheduleError), ActionOutcome.STALE),
+    ((RunNotFoundError, EntryNotFoundError, MessageNotPendingError, ScheduleNotFoundError), ActionOutcome.MISSING),
+    ((RunConflictError, MessageConflictError), ActionOutcome.CONFLICT),
+    ((PayloadError, MessageNotAcceptedError, ValueError, TypeError), ActionOutcome.INVALID),
+    ((DurableError,), ActionOutcome.REFUSED),
 )
 
 
@@ -467,10 +454,10 @@ class Attribution:
         self, *, before: str, after: str, detail: str = "", run_id: str | None = None, number: int = 0
     ) -> ActionRecord:
         """Return the audit row for a completed change, to be written in the transaction of that change."""
-        return self._row(Outcome.DONE, before, after, detail, run_id, number)
+        return self._row(ActionOutcome.DONE, before, after, detail, run_id, number)
 
     def _row(
-        self, outcome: Outcome, before: str, after: str, detail: str, run_id: str | None = None, number: int = 0
+        self, outcome: ActionOutcome, before: str, after: str, detail: str, run_id: str | None = None, number: int = 0
     ) -> ActionRecord:
         kind, name = self.subject
         actor = code_actor() if self.acting is None else self.acting.actor
@@ -507,7 +494,7 @@ class Attribution:
             log_refused(self.acting, self._row(outcome_of(error), state, state, str(error)))
 
 
-def outcome_of(error: Exception) -> Outcome:
+def outcome_of(error: Exception) -> ActionOutcome:
     """Return the outcome of an action that raised this error."""
     return next(outcome for kinds, outcome in _OUTCOMES if isinstance(error, kinds))
 

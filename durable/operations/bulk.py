@@ -23,12 +23,12 @@ from durable.core import registry
 from durable.core.current import running_run
 from durable.core.ids import check_id, new_id
 from durable.core.own_runs import BULK, replays_prefix
+from durable.core.records import ActionOutcome
 from durable.operations import audit
-from durable.operations.audit import REFUSALS, Actor, Outcome, acting_as, audited, outcome_of
+from durable.operations.audit import REFUSALS, Actor, acting_as, audited, outcome_of
 from durable.operations.canary import Canary
 from durable.operations.common import run_sync
 from durable.operations.eligibility import (
-    GRAVE,
     MAX_COUNTED,
     Countable,
     Eligibility,
@@ -47,7 +47,6 @@ __all__ = [
     "AT_ONCE",
     "BULK_OPTIONS",
     "BULK_VERBS",
-    "GRAVE",
     "MAX_COUNTED",
     "BulkOrder",
     "BulkReport",
@@ -108,7 +107,7 @@ class Ids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkResult:
-    """The result for one run: an `Outcome` and, if nothing was done, the reason.
+    """The result for one run: an `ActionOutcome` and, if nothing was done, the reason.
 
     `new_id` is the run that continues in place of this one, or "".
     """
@@ -133,12 +132,12 @@ class BulkReport:
     @property
     def done(self) -> int:
         """The number of runs for which the verb succeeded."""
-        return sum(each.outcome == Outcome.DONE for each in self.results)
+        return sum(each.outcome == ActionOutcome.DONE for each in self.results)
 
     @property
     def refused(self) -> tuple[BulkResult, ...]:
         """The results of the runs for which the verb was refused."""
-        return tuple(each for each in self.results if each.outcome != Outcome.DONE)
+        return tuple(each for each in self.results if each.outcome != ActionOutcome.DONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +206,7 @@ def apply(
     _check_verb(verb, options)
     _check_rate(rate)
     chosen = _as_selection(selection)
-    if verb in GRAVE and isinstance(chosen, Countable) and chosen.is_everything:
+    if RUN_VERBS[verb].is_grave and isinstance(chosen, Countable) and chosen.is_everything:
         raise ValueError(f"{verb} cannot be taken back, and these are all runs: choose a workflow or a state first")
     is_slow = canary is not None or rate is not None
     if in_background is None:
@@ -303,7 +302,7 @@ def _one(verb: str, run_id: str, options: Mapping[str, Any]) -> BulkResult:
         new_id = _VERBS[verb](run_id, **options)
     except REFUSALS as error:
         return BulkResult(run_id=run_id, outcome=str(outcome_of(error)), detail=str(error))
-    return BulkResult(run_id=run_id, outcome=str(Outcome.DONE), new_id=new_id or "")
+    return BulkResult(run_id=run_id, outcome=str(ActionOutcome.DONE), new_id=new_id or "")
 
 
 def _start(

@@ -19,15 +19,14 @@ from durable.core.errors import BulkCountError, EntryNotFoundError
 from durable.core.records import EntryRecord, RunRecord, RunState
 from durable.core.rewind.replay import Replay
 from durable.core.tally import Tally
+from durable.core.transitions import ALLOWED
 from durable.core.words import Sentence, gettext_noop
-from durable.operations.lifecycle import ALLOWED
 from durable.operations.replay import family_of
 from durable.operations.replay_plan import of_unread_maps, refusals_of, running_steps, starts_again, starts_note
 from durable.runtime import Runtime
 
 MAX_COUNTED: Final = 10_000  # eligible runs; beyond them the number is "more than" this
 _STATES: Final = {**ALLOWED, "replay": (RunState.FAILED,)}  # a bulk replays from where runs have failed
-GRAVE: Final = frozenset({"cancel"})  # verbs that cannot be taken back
 _PAGE: Final = 200  # runs of a page of a selection that cannot count itself
 _LOOKS: Final = 100  # pages to read of it: a page of a selection may hold few runs
 _SHOWN: Final = 10  # ids

@@ -28,13 +28,23 @@ from durable.core.ids import check_id, check_queue
 from durable.core.location import unescape
 from durable.core.names.recorded_names import other_names
 from durable.core.options import handler_name
-from durable.core.records import ENDED, EntryKind, EntryRecord, Message, Request, RunRecord, RunState, TagChange
+from durable.core.records import (
+    ENDED,
+    ActionOutcome,
+    EntryKind,
+    EntryRecord,
+    Message,
+    Request,
+    RunRecord,
+    RunState,
+    TagChange,
+)
 from durable.core.summary import Summary, SummaryKind
 from durable.core.tags import check_data
 from durable.core.time_limits import NewRun
 from durable.models import Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.models.rows import NameField
-from durable.operations.audit import Attribution, Outcome, audited
+from durable.operations.audit import Attribution, audited
 from durable.operations.common import check_not_an_order, require_step
 from durable.operations.start import Started
 from durable.store.rules import row_rules
@@ -284,7 +294,7 @@ def _there_already(attribution: Attribution) -> Started:
     attribution.check_sees(attribution.run_id)
     kind, digest = attribution.subject
     rows = OperatorAction.objects.using(conf.DATABASE).filter(run_id=attribution.run_id, action=_ACTION)
-    if not rows.filter(outcome=Outcome.DONE.value, subject_kind=kind, subject=digest).exists():
+    if not rows.filter(outcome=ActionOutcome.DONE.value, subject_kind=kind, subject=digest).exists():
         problem = "and was not imported from this content: import it under another id, with --as-prefix"
         raise RunConflictError(attribution.run_id, problem)
     return Started(attribution.run_id, is_new=False)

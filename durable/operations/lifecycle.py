@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from durable import runtime
 from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
 from durable.core.names.renames import names_of_queue
-from durable.core.records import EntryKind, EntryRecord, EntryStatus, Request, RunChange, RunRecord, RunState
+from durable.core.records import (
+    WITH_WORKER,
+    EntryKind,
+    EntryRecord,
+    EntryStatus,
+    Request,
+    RunChange,
+    RunRecord,
+    RunState,
+)
 from durable.core.summary import Summary, SummaryKind
-from durable.core.transitions import starts_of
+from durable.core.transitions import ALLOWED
 from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
 from durable.operations.audit import audited
@@ -23,16 +32,6 @@ from durable.operations.common import announce, announce_parent, check_served, c
 from durable.runtime import Runtime
 from durable.store.families import Decide, recover_family
 
-#: The states of a run in which each verb is allowed. A pause that a running run has not reached yet can be resumed too.
-ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
-    "wake": starts_of("woken"),
-    "move": starts_of("requeued"),
-    "pause": starts_of("paused_at_once", "pause_requested"),
-    "resume": starts_of("resumed", "rollback_resumed"),
-    "cancel": starts_of("cancelled_at_once", "cancelled_with_rollback", "cancel_requested"),
-    "recover": starts_of("recovered", "rollback_recovered"),
-}
-_WITH_WORKER: Final = (RunState.RUNNING, RunState.ROLLING_BACK)
 _SUMMARY = 200  # characters of a reason that lists show
 
 
@@ -166,7 +165,7 @@ def take_stack(run_id: str, *, location: str = "") -> None:
 
 def _ask(run_id: str, action: str, location: str, *, stack: bool = False, abandon: bool = False) -> None:
     def decide(run: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
-        check_state(run, action, _WITH_WORKER)
+        check_state(run, action, WITH_WORKER)
         if _is_held(at, run):
             asked.extend(at.store.ask_activities(run, location, at.now(), stack=stack, abandon=abandon))
         if not asked:
@@ -182,7 +181,7 @@ def _ask(run_id: str, action: str, location: str, *, stack: bool = False, abando
                 )
             )
             problem = Sentence(text, run=run.id, place=location[:_SUMMARY])
-            raise InvalidTransitionError(run.state, _WITH_WORKER, action, run.id, problem=problem)
+            raise InvalidTransitionError(run.state, WITH_WORKER, action, run.id, problem=problem)
         return RunChange(run={"change_seq": run.change_seq})
 
     at = runtime.current()

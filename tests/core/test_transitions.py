@@ -23,7 +23,7 @@ from tests.support.transitions import CALLS, KEPT, ODD, ends, odd_run, patched
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COLUMNS = [each.name for each in fields(RunRecord)]
-OTHERS = {"TRANSITIONS", "NEVER_WRITTEN", "starts_of"}
+OTHERS = {"ALLOWED", "TRANSITIONS", "NEVER_WRITTEN", "starts_of"}
 #: What `ENDED` runs have in common: no worker, no deadline, no wait, no request.
 CLEARED_BY_AN_END: dict[str, Any] = {
     "worker": "",
