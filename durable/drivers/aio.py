@@ -2,8 +2,8 @@
 
 Commits and synchronous functions run in the thread that waits for the loop, so that they use the ORM and the
 transactions of that thread (`durable.drivers.threads`); the event loop runs in another thread meanwhile. The
-synchronous functions of branches run in threads of their own, as those of a synchronous workflow's branches, except
-for atomic steps. Branches that commit at the same time share a commit. Must not decide anything: operations do.
+synchronous functions of branches run in threads of their own, as in a synchronous workflow, except for atomic steps.
+Branches that commit at the same time share a commit. Must not decide anything: operations do.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class AsyncDriver:
         return value
 
     async def _run_body(self, operation: Operation, effect: Body) -> tuple[Effect | None, Any]:
-        """Return the operation's next effect. The operation reaches it while tasks that the body has left still run."""
+        """Return the operation's next effect, which it may reach while tasks left by the body still run."""
         self._owner = LoopDelegate()
         self._spare_threads = asyncio.Semaphore(max(1, self.host.max_threads))
         self._forks = 0
@@ -117,7 +117,7 @@ class AsyncDriver:
     def _save_and_tell(self, operation: Operation, effect: Save) -> tuple[Effect | None, Any]:
         """Save, and return the operation's next effect.
 
-        On the way there the failure is sent to receivers, which may use the ORM.
+        Meanwhile the failure is sent to receivers, which may use the ORM.
         """
         try:
             self.host.save(effect)
@@ -201,9 +201,9 @@ class AsyncDriver:
         return value
 
     def _is_ours(self, error: BaseException) -> bool:
-        """Return True if the body's code did not raise the error.
+        """Return True if the error does not come from the body's code.
 
-        Such an error passes through from below, or the body's task is cancelled or closed.
+        It comes from the engine below, or the body's task is cancelled or closed.
         """
         if any(error is each for each in self._passing):
             return True
@@ -279,7 +279,7 @@ class _Operation(Coroutine[Any, Any, Any]):
 
 
 class _Gathering:
-    """A save that includes what branches mark before it begins."""
+    """A save that includes everything that branches mark before it begins."""
 
     __slots__ = ("has_begun", "save")
 
@@ -293,7 +293,9 @@ class _Gathering:
 
 
 def _note_end(task: asyncio.Task[Any]) -> None:
-    """Retrieve the exception of a task that an end of the pass has ended: asyncio would log one that nobody awaits."""
+    """Retrieve the exception of a task ended by the end of the pass: asyncio would log an exception that nobody
+    awaits.
+    """
     if not task.cancelled():
         task.exception()
 

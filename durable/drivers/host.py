@@ -1,13 +1,12 @@
-"""The host of a driver: commits, contexts for bodies, and where code may run.
+"""The host of a driver, and calls of user code for both drivers.
 
-Errors of user code, kept from ending the worker or its event loop and from breaking descriptions.
+The host provides commits, contexts for bodies, and places where code may run.
 
-Owns which exceptions of a step's function or of a body are passed on unchanged (errors that can be described, the
-engine's control flow, the worker's own end), and as which failure the others are reported.
+Errors of user code must not end the worker or its event loop, nor break descriptions. Owns which exceptions of a step's
+function or a body are passed on unchanged (errors that can be described, the engine's control flow, the worker's own
+end), and as which failure the others are reported.
 
-Calls of steps' functions, for both drivers: with their timeouts, and errors that can be described.
-
-Owns what surrounds such a call in its thread or task. Must not decide what follows from its outcome: steps do.
+Calls of steps' functions have their timeouts. Must not decide what follows from the outcome of a call: steps do.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Host(Protocol):
         """Check, in the pass's own thread, that no transaction is open before it commits for branches in others."""
 
     def branch_thread(self) -> AbstractContextManager[None]:
-        """Return the context manager around the branches in a thread of their own: it cleans up before and after."""
+        """Return the context manager around branches in their own thread: it cleans up before and after."""
 
     def branch_thread_ends(self) -> None:
         """Clean up in a branch thread before it ends: close database connections, for example."""
@@ -89,7 +88,7 @@ class Host(Protocol):
 
 
 def refuse_lazy_body(value: Any, function: Callable[..., Any]) -> None:
-    """Raise TypeError if a body returned a generator or, unawaited, a coroutine: none of its code has run then."""
+    """Raise TypeError if a body returned a generator or an unawaited coroutine: none of its code has run then."""
     if inspect.iscoroutine(value):
         value.close()
         kind, advice = "a coroutine", "write `def`, or `async def` for the workflow itself to have asynchronous bodies"
@@ -103,7 +102,7 @@ def refuse_lazy_body(value: Any, function: Callable[..., Any]) -> None:
 
 T = TypeVar("T")
 
-#: Not errors, but not meant for a worker or a test either, wherever they are raised.
+#: Exceptions that are not errors, and must not end a worker or a test, wherever they are raised.
 _UNWELCOME: Final = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
@@ -141,7 +140,7 @@ def body_failure(effect: Body, error: BaseException, host: Host) -> RuntimeError
 
 
 def _goes_on(error: BaseException, host: Host) -> bool:
-    kind = type(error)  # not isinstance, which asks the object too
+    kind = type(error)  # not isinstance, which would run code of the object
     if issubclass(kind, Exception | ControlFlow):
         return True
     if issubclass(kind, SystemExit):

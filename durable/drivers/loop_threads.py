@@ -1,17 +1,17 @@
-"""Event loops for asynchronous bodies and steps: new ones or, within `keep`, those that earlier ones have left as new.
+"""Event loops for asynchronous bodies and steps: new ones or, within `keep`, clean ones of earlier calls.
 
-Owns where such a loop runs, how long it lives, and that nothing on it outlives the call that put it there. asgiref
-does the rest: the caller's context, its exceptions, and the synchronous code that the loop has the caller make.
+Owns where such a loop runs, how long it lives, and that nothing on it outlives its call. asgiref does the rest: the
+caller's context, its exceptions, and synchronous calls in the caller's thread.
 
-A thread and a loop of its own cost a call ten times what an idle loop costs, and asgiref makes both anew for each
-call, unless the calling thread has a loop that waits for it. An idle loop is lent to the thread as that one, for the
-length of one call. Other threads, to which the call may hand its context, do not see it: none of them can wait for a
-loop that is busy with something else.
+A thread and a loop of its own cost a call ten times what an idle loop costs, and asgiref makes both anew for each call,
+unless the calling thread has a loop that waits for it. For the length of one call, an idle loop is lent to the thread
+as that loop. Other threads, to which the call may hand its context, do not see it: none of them can wait for a loop
+that is busy with something else.
 
 Each call ends as `asyncio.run` ends: tasks that are left are cancelled and waited for, and so are threads of its
-executor, but for `PATIENCE` only. What goes on after that, such as a task that swallows its cancellation, is left
-behind: the call returns, and the loop goes on in its thread until that has ended, so that it costs no other call
-anything. `left_behind` tells of it, and the worker ends its process if it goes on for too long.
+executor, but for `PATIENCE` only. Tasks that continue after that, because they swallow their cancellation, are left
+behind: the call returns, and the loop runs on in its thread until they have ended, without affecting other calls.
+`left_behind` returns them, and the worker ends its process if they last too long.
 
 A loop on which anything else is left is closed and not used again: a callback, a timer, a connection, an asynchronous
 generator, a thread of its executor, a setting. So is one that a task has stopped, and one of another class than
@@ -58,9 +58,8 @@ _SETTINGS: Final = (
 def run(function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call the coroutine function on an event loop; return or raise its outcome.
 
-    This thread waits meanwhile, and makes the calls of synchronous functions that `sync_to_async` sends it. Where a
-    loop waits for this thread already, as that of an asynchronous test or of an outer workflow, the function runs on
-    that.
+    This thread waits meanwhile, and makes the synchronous calls that `sync_to_async` sends it. If a loop already waits
+    for this thread (of an asynchronous test or an outer workflow), the function runs on that.
     """
     if not _threads.are_kept or not _can_be_lent_a_loop():
         return async_to_sync(function)(*args, **kwargs)
@@ -74,9 +73,9 @@ def keep() -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
-    """What a call has left on its loop, from its cancellation on, which was at `since` (monotonic).
+    """A task or thread that a call has left on its loop, cancelled at `since` (monotonic).
 
-    `what` names it. `location` is that of the step, "" for a workflow's own code.
+    `what` names it. `location` is the step's, "" for a workflow's own code.
     """
 
     run_id: str
@@ -86,7 +85,9 @@ class LeftBehind:
 
 
 def left_behind() -> list[LeftBehind]:
-    """Return what calls of this process have left that still goes on, that of calls which wait for it included."""
+    """Return the tasks and threads left behind in this process that still run, including those of calls still waiting
+    for them.
+    """
     return list(_left_behind.values())
 
 
@@ -159,7 +160,7 @@ class _LoopThread:
                 await self._clean()
 
     async def _clean(self) -> None:
-        """Leave the loop as new, or else as `asyncio.run` leaves one before it closes it."""
+        """Make the loop as new; if that fails, leave it as `asyncio.run` does before it closes a loop."""
         loop = asyncio.get_running_loop()
         if left := asyncio.all_tasks() - {asyncio.current_task()}:
             self._note(sorted(map(_name, left)))
@@ -199,7 +200,9 @@ class _LoopThread:
 
 
 def _settings(loop: Any) -> tuple[Any, ...]:
-    """Return what user code may have set, and the names of all attributes, in which a replaced method would show."""
+    """Return what user code may have changed on the loop, and the names of all attributes, to detect replaced
+    methods.
+    """
     try:
         state = vars(loop)
     except TypeError:
@@ -217,7 +220,7 @@ def _name(task: asyncio.Task[Any]) -> str:
 
 
 def _tell_of(left: LeftBehind | None) -> None:
-    if left is not None:  # it has not ended in this moment
+    if left is not None:  # it has not ended yet
         whose = f'step "{left.location}"' if left.location else "the workflow's code"
         text = "%s of run %s has left %s, which goes on after it was cancelled: the run continues without it"
         about = {"run_id": left.run_id, "location": left.location}
@@ -225,7 +228,7 @@ def _tell_of(left: LeftBehind | None) -> None:
 
 
 async def _cancelled(left: set[Any], loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
-    """Cancel the tasks; return those that go on nevertheless."""
+    """Cancel the tasks; return those that continue nevertheless."""
     for task in left:
         task.cancel()
     ended, going_on = await asyncio.wait(left, timeout=PATIENCE)
@@ -237,7 +240,7 @@ async def _cancelled(left: set[Any], loop: asyncio.AbstractEventLoop) -> set[asy
     return going_on
 
 
-# -- what asgiref knows
+# -- asgiref's notes
 
 
 def _can_be_lent_a_loop() -> bool:
@@ -250,7 +253,7 @@ def _can_be_lent_a_loop() -> bool:
 
 @contextmanager
 def _lent(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Have asgiref find `loop` as the one that waits for this thread."""
+    """Let asgiref find `loop` as the one that waits for this thread."""
     known: Any = SyncToAsync.threadlocal
     before = getattr(known, "main_event_loop", None), getattr(known, "main_event_loop_pid", None)
     known.main_event_loop, known.main_event_loop_pid = loop, os.getpid()
@@ -262,7 +265,7 @@ def _lent(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 @contextmanager
 def _executor_of(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Have asgiref find the thread that waits for `loop` from tasks that have not inherited its context, too."""
+    """Let asgiref also find the thread that waits for `loop` from tasks that have not inherited its context."""
     known: dict[Any, Any] = getattr(AsyncToSync, "loop_thread_executors", {})
     executor = getattr(getattr(AsyncToSync, "executors", None), "current", None)
     if executor is None or loop in known:

@@ -153,7 +153,7 @@ class SyncDriver:
 
 
 class _Branches:
-    """The branches of one fork that no thread has begun, and what the others have raised."""
+    """The branches of one fork that no thread has begun yet, and the errors raised by the others."""
 
     def __init__(self, effect: Fork, drive: Callable[[Operation], object]) -> None:
         self.waiting = deque(effect.branches)

@@ -1,25 +1,18 @@
 """Make calls in the thread that owns a pass: it has the connection, and the transactions that are open in it.
 
-`ThreadDelegate` takes them there from the threads of branches, and `LoopDelegate` from the event loop of an async body,
-which runs in another thread while the owner waits for it. Owns how a call gets to the owner and how its outcome comes
-back. Must not know the functions that it calls.
+`ThreadDelegate` sends calls there from branch threads, and `LoopDelegate` from the event loop of an async body, which
+runs in another thread while the owner waits for it. Owns how a call gets to the owner and how its outcome comes back.
+Must not know the functions that it calls.
 
 **No `concurrent.futures.Future` brings outcomes to the threads of branches.** The owner may be the main thread, in
-which a signal handler can raise an exception after nearly every instruction: the end of RQ's patience with a job, or
-Ctrl+C. A Future guards its state with a `threading.Condition`, which is Python code: an exception raised inside it can
-leave its lock held for ever, and the thread that waits for the outcome with it. The put of a `SimpleQueue` cannot be
-cut in two, and may be repeated. So a call that was interrupted before its outcome was put is left to the thread that
-asked for it.
+which a signal handler can raise an exception after nearly every instruction: RQ's job timeout, or Ctrl+C. A Future
+guards its state with a `threading.Condition`, which is Python code: an exception raised inside it can leave its lock
+held forever, so that the waiting thread hangs. The put of a `SimpleQueue` cannot be cut in two, and may be repeated. So
+a call that was interrupted before its outcome was put is left to the thread that asked for it.
 
-Threads that are kept for the next piece of work, for as long as a user of them says.
-
-Owns which threads are idle, and until when. Must not know what they do.
-
-Threads for branches: new ones or, within `keep`, those that earlier branches have left.
-
-Owns when such a thread begins and ends. A branch thread has a database connection of its own, and opening one takes
-longer than most branches. So a worker keeps the threads from one pass to the next, for as long as its job lasts. Must
-not know the work.
+`KeptThreads` are idle threads kept for later work. Branch threads are new or, within `keep`, left by earlier branches:
+a branch thread has its own database connection, and opening one takes longer than most branches. So a worker keeps the
+threads from one pass to the next, for as long as its job lasts. Must not know the work.
 """
 
 from __future__ import annotations
@@ -41,7 +34,7 @@ from asgiref.sync import AsyncToSync, sync_to_async
 
 class _Thread(Protocol):
     def end(self) -> None:
-        """End the thread, which is idle, and wait for that."""
+        """End the thread, which is idle, and wait for its end."""
 
 
 T = TypeVar("T", bound=_Thread)
@@ -71,11 +64,11 @@ class KeptThreads(Generic[T]):
 
     @property
     def are_kept(self) -> bool:
-        """Whether some block of `keep` is open in this process."""
+        """Whether a `keep` block is open in this process."""
         return self._state.depth > 0
 
     def take(self) -> T | None:
-        """Return an idle thread, which belongs to the caller from then on; None if there is none."""
+        """Return an idle thread, which then belongs to the caller; None if there is none."""
         with self._state.lock:
             return self._state.idle.pop() if self._state.idle else None
 
@@ -194,8 +187,8 @@ def unwrapped(outcome: Outcome[Result]) -> Result:
 class ThreadDelegate:
     """Calls for the thread that created this object, its owner.
 
-    To open a connection for each branch thread, for commits alone, takes longer than most joins. While the owner does
-    not serve, a branch thread makes its calls itself.
+    Opening a connection for each branch thread, only for commits, would take longer than most joins. While the owner
+    does not serve, a branch thread makes its calls itself.
     """
 
     def __init__(self) -> None:
@@ -210,8 +203,8 @@ class ThreadDelegate:
     def call(self, function: Callable[[], Result]) -> Result:
         """Call the function in the owner; return what it returns or raise what it raises.
 
-        It must do no harm if called again: a call that an interruption of the owner has cut off is made once more, by
-        this thread.
+        Calling the function twice must be harmless: if an interruption of the owner cuts the call off, this thread
+        repeats it.
         """
         if self.is_owner():
             return function()
@@ -244,14 +237,14 @@ class Serving:
         self._open: set[_Call[Any]] = set()
 
     def ask(self, function: Callable[[], Result]) -> _Call[Result]:
-        """Ask for a call of the function."""
+        """Request a call of the function."""
         call = _Call(function)
         self._open.add(call)
         self._asked.put(call)
         return call
 
     def leave(self) -> None:
-        """Note that this thread asks for no more calls."""
+        """Declare that this thread will request no more calls."""
         self._asked.put(None)
 
     def serve(self, asking: int) -> None:
@@ -265,7 +258,7 @@ class Serving:
                 self._open.discard(call)
 
     def end(self) -> None:
-        """Leave the calls without an outcome to the threads that asked for them. No thread may ask any more."""
+        """Return calls without an outcome to the threads that requested them. No thread may request calls any more."""
         for call in tuple(self._open):
             call.decline()
 
@@ -357,7 +350,7 @@ _through_asgiref = sync_to_async(_outcome)
 
 
 async def finish_before_cancel(awaitable: Awaitable[Result]) -> Result:
-    """Await what must not be cut short: a cancellation takes effect when it has ended."""
+    """Await something that must not be cut short: a cancellation takes effect when it has ended."""
     future = asyncio.ensure_future(awaitable)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():

@@ -4,12 +4,11 @@ Owns how code is interrupted. In the main thread a timer signal interrupts whate
 In other threads the exception is set asynchronously, and raised at the thread's next bytecode. The interruption derives
 from KeyboardInterrupt, because database drivers and other libraries clean up after that. Python swallows an
 interruption in a finalizer (a generator that is collected, `__del__`, a weak reference's callback), so it is repeated
-while the call goes on.
+while the call continues.
 
-Call functions at a given time, unless they are cancelled before: one thread in place of a timer for each.
-
-Owns that thread. Nearly all calls are cancelled soon, which does not wake the thread. The thread ends after some time
-without calls, and starts again when there is one. Must not know the functions that it calls.
+A single thread calls functions at given times, unless they are cancelled before, in place of a timer for each. Nearly
+all calls are cancelled soon, which does not wake the thread. It ends after some time without calls, and starts again
+when there is one. It must not know the functions that it calls.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from durable.core.current import timed_step
 logger = logging.getLogger("durable.worker")
 
 _IDLE: Final = 5.0  # seconds without calls after which the thread ends
-_MOST_ENDED: Final = 100  # cancelled calls still in the heap, from which on they are removed
+_MOST_ENDED: Final = 100  # cancelled calls in the heap at which they are removed
 
 
 @dataclass(slots=True, order=True)
@@ -124,7 +123,7 @@ T = TypeVar("T")
 _set_handler: Final[Callable[[int, Any], Any]] = import_module("_signal").signal
 
 _SIGALRM: Final = int(signal.SIGALRM)
-AGAIN: Final = 5.0  # seconds between two interruptions, and so the time that code has to clean up
+AGAIN: Final = 5.0  # seconds between two interruptions: the time that code has to clean up
 _LONGEST: Final = 1e9  # seconds of a timer: no process lives longer, and the system takes no more than three centuries
 
 
@@ -137,9 +136,9 @@ class _Interruption(KeyboardInterrupt):
 
 
 def arose_from(error: BaseException, interruption: type[BaseException]) -> bool:
-    """Return True if `error` was raised while the interruption was on its way out, by a failed clean-up for example.
+    """Return True if `error` was raised while the interruption was propagating, for example by a failed clean-up.
 
-    Django ends a transaction so: interrupted in its COMMIT, it raises an error about the state of the connection.
+    For example Django, interrupted in its COMMIT, raises an error about the state of the connection.
     """
     seen: set[int] = set()  # code may have put errors into each other's context
     found: BaseException | None = error
@@ -170,7 +169,7 @@ def _call_with_signal(call: Callable[[], T], timeout: float, step: timed_step) -
                 before(signum, frame)
         elif is_running:
             if has_heartbeat and step.abandoned_at is None and (left := step.time_left()) > 0:
-                signal.setitimer(signal.ITIMER_REAL, min(left, _LONGEST), AGAIN)  # it has given a sign
+                signal.setitimer(signal.ITIMER_REAL, min(left, _LONGEST), AGAIN)  # it has sent a heartbeat
                 return
             raise _Interruption
 
@@ -180,7 +179,7 @@ def _call_with_signal(call: Callable[[], T], timeout: float, step: timed_step) -
     before = _set_handler(_SIGALRM, interrupt)
     began, outer = time.monotonic(), 0.0
     try:
-        try:  # the timer may go off before the next line
+        try:  # the timer may fire before the next line
             step.interruptible = _MAIN_THREAD
             if limit > 0:
                 outer, _ = signal.setitimer(signal.ITIMER_REAL, limit, AGAIN)
@@ -207,13 +206,13 @@ def _call_with_signal(call: Callable[[], T], timeout: float, step: timed_step) -
 
 
 def _first_limit(timeout: float, step: timed_step) -> float:
-    """Return after how many seconds a call is looked at for the first time: its timeout or heartbeat, 0 for never."""
+    """Return the seconds until a call is first checked: its timeout or heartbeat, 0 for never."""
     limits = [each for each in (timeout, step.info.heartbeat) if each > 0]
     return min(*limits, _LONGEST) if limits else 0.0
 
 
 class _MainThread:
-    """The main thread, in a call that a signal interrupts."""
+    """The main thread during a call that a signal may interrupt."""
 
     def interrupt(self, step: timed_step) -> None:
         # no lock, because the main thread may be interrupted while it holds one; the order of the two flags decides
@@ -286,7 +285,7 @@ class _Target:
         with self._lock:
             if self._is_running:
                 if self._step.info.heartbeat > 0 and not self._has_fired and (left := self._step.time_left()) > 0:
-                    self._watch = watch(left, self._interrupt)  # it has given a sign
+                    self._watch = watch(left, self._interrupt)  # it has sent a heartbeat
                     return
                 self._has_fired = True
                 self._watch = watch(AGAIN, self._interrupt)
@@ -320,7 +319,7 @@ def _raise_in(thread_id: int, error: type[BaseException]) -> None:
 
 
 class HeartbeatTimer:
-    """Ends a block of `asyncio.timeout` when its step has given no sign for its heartbeat. Use as a context manager."""
+    """Ends a block of `asyncio.timeout` when the heartbeat of its step expires. Use as a context manager."""
 
     def __init__(self, limit: asyncio.Timeout, step: timed_step) -> None:
         self._limit = limit

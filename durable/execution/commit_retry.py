@@ -4,11 +4,11 @@ Owns what a pass does when the connection breaks, or the database refuses for th
 retries for as long as its lease lasts, instead of leaving its work to be done again. Not for commits inside a
 transaction of the caller's, which are lost with it.
 
-A commit whose error says that it had no effect (`NO_EFFECT`) is repeated at once. After any other error, a broken
-connection for example, the commit may have happened, may be on its way still, or may be lost. The pass must not guess.
-It locks the run's row and raises the fence: from then on the old statement is refused, and what is visible is final.
+A commit whose error says that it had no effect (`NO_EFFECT`) is repeated at once. After any other error, such as a
+broken connection, the commit may have happened, may still be on its way, or may be lost. The pass must not guess. It
+locks the run's row and raises the fence: from then on the old statement is refused, and the visible state is final.
 
-What is seen in the database then, what it means, and what is done:
+The possible states, what they mean, and what is done:
 
 - The run has another fence: another worker has claimed the run. LeaseLost: nothing more is written.
 - The same fence, and no lease: the commit ended the pass, so it happened. Its answer is read from the run's row.
@@ -19,11 +19,11 @@ What is seen in the database then, what it means, and what is done:
 - The batch has neither sends nor failed attempts: unknown, and repeating it is a no-op. The batch is committed under
   the new fence.
 
-The commit that is repeated looks for the witnesses of the first one (`durable.core.witnesses`), or, if that may have
-taken them away, for its own entries.
+The repeated commit checks for the witnesses of the first one (`durable.core.witnesses`) or, if that may have deleted
+them, for its own entries.
 
-Messages and failed attempts are added, everything else is set: only they could be written twice. The list of attempts
-does not tell whether one was recorded, because it keeps those of before a recovery.
+Only messages and failed attempts could be written twice: they are added, while everything else is set. The list of
+attempts does not show whether one was recorded, because it keeps those from before a recovery.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from durable.store import Store
 
 logger = logging.getLogger("durable.pass")
 
-BACKOFF: Final = (0.02, 1.0)  # seconds between two tries: the second and third, the longest; the first follows at once
+BACKOFF: Final = (0.02, 1.0)  # seconds between two tries: after the first one, which follows at once, and the longest
 
 #: SQLSTATEs of a statement that certainly had no effect, and may succeed soon: serialization failure, deadlock, lock
 #: timeout, statement timeout, disk full. And of a statement in an unsuitable session: read only, without the
@@ -82,8 +82,8 @@ def retry_commit(
 ) -> Committed:
     """Commit `batch`, whose commit failed with `trouble`, exactly once; try for as long as the pass may go on.
 
-    `run.fence` may be higher afterwards. Raises LeaseLost. Raises the last error of the database when it has not
-    answered in time, or failed again when it was asked what had happened.
+    `run.fence` may be higher afterwards. Raises LeaseLost. Raises the database's last error if it has not answered in
+    time, or has failed again during the check of what happened.
     """
     logger.warning("run %s: a commit failed and is retried: %s", run.id, trouble, extra={"run_id": run.id})
     ends_at = time.monotonic() + conf.LEASE
@@ -107,9 +107,9 @@ def retry_commit(
 
 
 def _repeated(batch: Batch, store: Store, *, may_have_happened: bool) -> Committed:
-    """Commit the batch again. Raises CommitsLost only if the database has lost commits of the pass before this one.
+    """Commit the batch again. Raises CommitsLost only if the database has lost earlier commits of the pass.
 
-    A batch that has happened may have changed or deleted what it looks for. Then its own entries are there.
+    If the batch has already happened, it may have changed or deleted its witnesses. Then its own entries are there.
     """
     try:
         return store.commit(batch)
@@ -136,7 +136,7 @@ def _resolve_unknown_commit(
 ) -> Committed | None:
     """Raise the fence, and return the commit's answer if it happened.
 
-    Return None if it did not and never will, or if repeating it is a no-op. Raises LeaseLost.
+    Return None if it did not happen and never will, or if repeating it is harmless. Raises LeaseLost.
     """
     eviction.is_changing_fence = True  # the LeaseManager must not take the new fence for a lost lease
     try:
@@ -150,7 +150,7 @@ def _resolve_unknown_commit(
     finally:
         eviction.is_changing_fence = False
     queues = _due_queues(store, _concerned(batch), now())
-    if batch.slots is not None:  # nothing tells which runs it has handed slots to
+    if batch.slots is not None:  # it is not known which runs it has handed slots to
         queues |= frozenset(store.due_queues(now()))
     return Committed(request=row.pending_request, queues_to_notify=queues)
 
@@ -164,7 +164,9 @@ def _raise_fence(row: RunRecord, fence: int) -> RunChange:
 
 
 def _was_committed(batch: Batch, store: Store) -> bool:
-    """Return True if the batch was committed; False if it was not, or if repeating it is a no-op. See the table."""
+    """Return True if the batch was committed; False if it was not, or if repeating it is harmless. See the table
+    above.
+    """
     if sends := batch.of(OutgoingMessage):
         return any(store.message(each.id) is not None for each in sends)
     failed = {each.location for each in batch.of(AttemptRecord)}
@@ -184,7 +186,7 @@ def _concerned(batch: Batch) -> list[str]:
 
 
 def _due_queues(store: Store, run_ids: Iterable[str], now: datetime) -> frozenset[str]:
-    """Return the queues of those of the runs that are due, because the queues that the commit returned are unknown."""
+    """Return the queues of those runs that are due; the queues that the lost answer named are unknown."""
     rows = [store.get(each) for each in dict.fromkeys(run_ids)]
     return frozenset(
         row.queue

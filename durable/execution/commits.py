@@ -1,16 +1,15 @@
-"""The commits of one pass: what is written when, and what follows from a commit that is refused or not answered.
+"""The commits of one pass: what is written when, and what happens if a commit is refused or not answered.
 
 Owns every write of a pass. A pass that has lost its lease, or cannot reach the store, writes nothing more: the database
 is the truth. Must not decide what is written: the engine does, in its journal.
 
-The end of a run that has not received all that `start_or_send` has sent to its key.
+If a run completes without receiving everything that `start_or_send` sent to its key, another run of the workflow gets
+these messages and the key, in the transaction that completes the first run. It is started with the input that came with
+the first of the messages, and otherwise like the earlier run. A run that began with such a message and has received
+none at all leaves it, because its workflow does not wait for it. So each of these runs has received at least one
+message, and the chain ends.
 
-Owns what becomes of these messages: another run of the workflow gets them, and the key, in the transaction that
-completes the first one. It is started with the input that the sender of the first of them gave, and otherwise as the
-run before it. A run that began with such a message and has received none at all leaves it: the workflow does not wait
-for it. So each of these runs has received one, and the messages are used up before the runs are.
-
-A run that has failed or was cancelled keeps its messages: a recovery goes on with them.
+A run that has failed or was cancelled keeps its messages: a recovery continues with them.
 """
 
 from __future__ import annotations
@@ -73,21 +72,21 @@ from durable.store.transactions import BROKEN, kept_open
 
 #: The fence of a new run whose first pass has something to load.
 _LOADED = 1
-#: Codec text of the first place, as text of the second.
+#: Re-encodes codec text of the first place for the second.
 Copied = Callable[[str, Place, Place], str]
 
 
 def complete_and_pass_on(
     store: Store, batch: Batch, now: datetime, copied: Copied
 ) -> tuple[Committed, RunRecord | None]:
-    """Commit `batch`, which completes the run, and give what it has not received to another run, in one transaction.
+    """Commit `batch`, which completes the run, and give its unreceived messages to another run, in one transaction.
 
     Return the other run too, if there is one. Raises LeaseLost.
     """
     with store.transaction():
         run, left = _taken(store, batch)
         key = store.keys([run.id])[run.id].key
-        store.free_key(run.id, for_good=False)  # as the end does: what is still in the inbox stays there
+        store.free_key(run.id, for_good=False)  # as at the end: messages still in the inbox stay there
         following = _started(store, run, key, left, now, copied) if left else None
         committed = store.commit(batch)
     if following is None or following.wake_at is None:
@@ -96,7 +95,7 @@ def complete_and_pass_on(
 
 
 def _taken(store: Store, batch: Batch) -> tuple[RunRecord, list[tuple[Message, KeyedSend]]]:
-    """Lock the run, and take out of its inbox what another run is to get; return both."""
+    """Lock the run, and take the messages for another run out of its inbox; return both."""
     taken: list[tuple[Message, KeyedSend]] = []
 
     def decide(run: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
@@ -165,14 +164,14 @@ def _noted_again(sent: KeyedSend, run: RunRecord, run_id: str, copied: Copied) -
     )
 
 
-#: What Django and PostgreSQL raise for a statement after an error that code in the same transaction has caught.
+#: The errors of Django and PostgreSQL for a statement after an error that code in the same transaction has caught.
 _BROKEN_TRANSACTION = (TransactionManagementError, InternalError, sessions.ReadOnlyDatabaseError)
 
 
 class CommitSession:
     """Commits the changes in `journal`, one batch after the other, until the pass ends.
 
-    `notify` tells workers that these queues have due runs. `copied` makes codec text of one place that of another. In
+    `notify` notifies workers that these queues have due runs. `copied` re-encodes codec text for another place. In
     branch threads, commits are delegated to the pass's own thread, except those of atomic steps.
     """
 
@@ -198,8 +197,8 @@ class CommitSession:
         self._copied = copied
         self._lock = threading.Lock()
         self._generation = 0  # the journal's count of taken changes that are committed
-        self._started: deque[RunRecord] = deque()  # children whose starts are committed and not told yet
-        #: The queues of the runs that the commit which has ended the pass has made due.
+        self._started: deque[RunRecord] = deque()  # children whose starts are committed but not reported yet
+        #: The queues of the runs made due by the commit that ended the pass.
         self.left_to_notify: frozenset[str] = frozenset()
 
     def save(self, effect: Save) -> None:
@@ -235,16 +234,16 @@ class CommitSession:
                 raise
 
     def ask(self, question: Ask) -> Any:
-        """Make the change that is asked for (`CHANGES`), in a transaction of its own; return the answer.
+        """Make the requested change (`CHANGES`), in a transaction of its own; return the answer.
 
-        A change may be repeated: what is done already stays as it is, and what was taken belongs to the run, whose next
-        pass finds it.
+        A change may be repeated: a finished part stays as it is, and slots taken belong to the run, whose next pass
+        finds them.
         """
-        # what closes a limit is an attempt that has failed, and whose record follows
+        # the attempt that closes a limit has failed, and its record follows
         self.rollback_leftovers(already_failing=type(question) is CloseLimit)
         change, tell = CHANGES[type(question)]
         answer = self._delegate.call(lambda: change(self, question))
-        if tell is not None:  # in the thread that asks: a slow receiver holds up no other branch
+        if tell is not None:  # in the asking thread, so that a slow receiver does not delay other branches
             tell(self, question, answer)
         return answer
 
@@ -288,7 +287,7 @@ class CommitSession:
 
     @contextmanager
     def _answering(self, *refusals: type[Exception]) -> Iterator[None]:
-        """Ask the store for something of a limit's. Raises LeaseLost, `refusals`, and PassAborted without an answer."""
+        """Call the store for a limit. Raises LeaseLost, the errors in `refusals`, and PassAborted without an answer."""
         try:
             sessions.restore_used(conf.DATABASE)
             yield
@@ -297,7 +296,7 @@ class CommitSession:
         except LeaseLost:
             self._lose_lease()
             raise
-        except Exception as error:  # whatever was taken is found again by the next pass, or is lost
+        except Exception as error:  # the next pass finds again what was taken, or it is lost
             raise pass_aborted(self._journal.run, error) from error
 
     def _lose_lease(self) -> None:
@@ -333,7 +332,7 @@ class CommitSession:
     def _recover_child(self, asked: RecoverChild) -> None:
         """Recover a failed child, with those that made it fail, as long as this worker may write the pass's run.
 
-        A child that is gone, that goes on, or whose key another run has, stays as it is.
+        A child that is gone, is open, or whose key another run has, stays as it is.
         """
         now = self._journal.environment.now()
         changed: list[tuple[RunRecord, str]] = []
@@ -450,7 +449,7 @@ class CommitSession:
         except (ControlFlow, PassAborted):
             raise
         except Exception as error:
-            if not has_begun:  # the store did not answer: that is no failure of the step
+            if not has_begun:  # the store did not answer: that is not a failure of the step
                 raise pass_aborted(self._journal.run, error) from error
             if batch is None:  # the function failed: its transaction is rolled back, nothing was taken
                 raise
@@ -523,9 +522,9 @@ class CommitSession:
             return retry_commit(batch, trouble, run=run, store=self._store, eviction=self._eviction, now=now)
 
     def _answered(self, committed: Committed | None, *, is_over: bool = False) -> None:
-        """Note the operator's request that a commit has returned, and notify the queues it has made due.
+        """Record the operator's request returned by a commit, and notify the queues that it has made due.
 
-        Those of the commit that ends the pass (`is_over`) are left to the pass, which does nothing else after it.
+        If the commit ends the pass (`is_over`), the pass itself notifies, as its last act.
         """
         if committed is None:
             return
@@ -538,7 +537,7 @@ class CommitSession:
             self._tell_of_starts()
 
     def _tell_of_starts(self) -> None:
-        """Tell of the children that commits have started; of each once, whichever branch does it."""
+        """Report the children that commits have started, each once, whichever branch does it."""
         children: list[RunRecord] = []
         with suppress(IndexError):
             while True:
@@ -551,13 +550,13 @@ class CommitSession:
 
 
 class _Change(NamedTuple):
-    """What a question changes, and what is told of the answer."""
+    """How to make a requested change, and how to report its answer."""
 
     make: Callable[[CommitSession, Any], Any]
     tell: Callable[[CommitSession, Any, Any], None] | None = None
 
 
-#: The questions that change something, each in a transaction of its own.
+#: The questions that make changes, each in a transaction of its own.
 CHANGES: Final[dict[type[Ask], _Change]] = {
     Acquire: _Change(CommitSession._acquire, CommitSession._tell_of_slots),
     Reserve: _Change(CommitSession._reserve, CommitSession._tell_of_units),

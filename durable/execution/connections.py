@@ -2,8 +2,8 @@
 
 Owns the cleanup of connections around passes, as Django's request cycle does it. A child process that the code of a
 step or of a workflow forks must never continue the pass of its parent: a child that returns from the function which
-forked it is ended there. A record that is written inside a transaction of user code is committed or lost with it: that
-is detected here, and the transaction rolled back. Must not decide what follows for the run: the engine does.
+forked it is ended there. A record written inside a transaction of user code would be committed or lost with it: such
+transactions are detected here and rolled back. Must not decide what happens to the run: the engine does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Origin:
         self._run_id = run_id
 
     def end_forked_child(self) -> None:
-        """End this process at once if it was forked within the pass. Write and close nothing of the parent's."""
+        """End this process at once if it was forked within the pass. Do not write to or close anything of the
+        parent.
+        """
         if os.getpid() == self._pid:
             return
         try:
@@ -89,9 +91,9 @@ def _remove_worker_handlers() -> None:
 
 
 def _is_workers_handler(handler: Any) -> bool:
-    """Return True for a function or method of durable's, or a method of any class derived from one of RQ's.
+    """Return True for a function or method of durable, or a method of a class derived from one of RQ.
 
-    RQ is recognized by its package's name: a process that does not serve RQ's queues need not import it.
+    RQ is recognized by its package name, so that a process that serves no RQ queues need not import it.
     """
     bases = type(getattr(handler, "__self__", None)).__mro__
     modules = [getattr(handler, "__module__", None), *(each.__module__ for each in bases)]
@@ -106,7 +108,7 @@ T = TypeVar("T")
 #: What Django raises for a database that is unreachable, restarts or refuses connections.
 DATABASE_TROUBLE = (OperationalError, InterfaceError)
 
-#: The same, and what a database raises in a session that does not suit the engine's statements: one that is read only,
+#: The same, and the database's errors in a session that does not suit the engine's statements: one that is read only,
 #: has another role or another schema, or is on a server that has become a standby. A new session may suit them.
 SESSION_TROUBLE = (*DATABASE_TROUBLE, InternalError, ProgrammingError, NotSupportedError)
 
@@ -139,7 +141,7 @@ def abandon_inherited_connections() -> None:
 
 
 def _abandon_inherited_sessions() -> None:
-    """In any forked child, a web server's too, forget inherited PostgreSQL sessions.
+    """In any forked child, even of a web server, forget inherited PostgreSQL sessions.
 
     Two processes on one session receive each other's answers, and a start that was never committed would seem
     committed. Other databases are left to the forking code: Django's own tests inherit in-memory SQLite databases.
@@ -185,7 +187,7 @@ def _is_suspect(connection: BaseDatabaseWrapper) -> bool:
 
 
 def abandon_transactions() -> None:
-    """Drop this thread's connections that code has left in a transaction, or broken."""
+    """Drop this thread's connections that code has left broken or in a transaction."""
     for connection in connections.all(initialized_only=True):
         if connection.connection is not None and (
             connection.in_atomic_block or connection.errors_occurred or not connection.get_autocommit()
@@ -211,7 +213,7 @@ def close_connections() -> None:
 
 
 def reconnect(connection: BaseDatabaseWrapper) -> None:
-    """Close the connection, which ends its transaction, and connect again, which resets what Django notes of it."""
+    """Close the connection, which ends its transaction, and reconnect, which resets Django's notes about it."""
     raw = connection.connection
     _close(connection)
     is_kept = raw is not None and _is_open_in_memory(connection)
@@ -257,7 +259,9 @@ def guarded_sessions() -> Iterator[None]:
 
 
 def in_clean_context(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Call `function` as Django calls a view: default language and time zone, and no context variables left behind."""
+    """Call `function` as Django calls a view: with the default language and time zone, and without leaving context
+    variables behind.
+    """
 
     def call() -> T:
         translation.deactivate()
@@ -275,7 +279,7 @@ class OpenTransactions:
     """The open transactions of each thread that works on a pass, besides those around the pass, a test's for example.
 
     `on_return` is called first when a step's function has ended, whether or not it raised. `roll_back_inside` rolls
-    back what is open on a connection beyond a depth, where the connection must not be closed.
+    back transactions deeper than a given depth, for a connection that must not be closed.
     """
 
     def __init__(
@@ -289,9 +293,9 @@ class OpenTransactions:
         self.step: Final = _Running(on_return)
 
     def enter_branch_thread(self) -> None:
-        """Note that this thread executes branches from now on.
+        """Record that this thread executes branches from now on.
 
-        Its connections may be other ones, and steps in other threads do not use them.
+        Its connections may differ, and steps in other threads do not use them.
         """
         self._here.__dict__.clear()
         self._here.has_branches = True
@@ -339,7 +343,7 @@ class OpenTransactions:
     def roll_back(self, before: dict[str, int], *, is_atomic: bool = False) -> list[str]:
         """End what is open in this thread beyond `before`; return the databases where there was something.
 
-        Closing the connection ends its transaction, whatever state an interruption has left Django's notes in. It is
+        Closing the connection ends its transaction, even if an interruption has left Django's notes inconsistent. It is
         not closed if that would end more: a transaction around the pass, or one that an async step holds open.
         """
         around: dict[str, int] = getattr(self._here, "around", {})

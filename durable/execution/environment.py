@@ -48,7 +48,7 @@ class PassEvents:
         self.observation = observers.NO_OBSERVATION
 
     def emit(self, event: Event) -> None:
-        """Log the event if operators look for it, and call the observers and the signal's receivers."""
+        """Log the event if it matters to operators, and call the observers and the signal's receivers."""
         details: dict[str, Any] = {"run": self._run.id, "workflow": self._run.workflow, **event.details}
         if event.name == "run_changed":
             previous, self._state = self._state, details["state"]
@@ -63,7 +63,7 @@ class PassEvents:
                 signals.send(signal, **details)
 
     def other_changed(self, run: RunRecord, previous: str) -> None:
-        """Tell that this pass has changed the state of another run, which was `previous`."""
+        """Report that this pass has changed the state of another run, from `previous`."""
         if run.state == previous or not signals.run_changed.receivers:
             return
         with running_workflow(None):  # a receiver is not workflow code
@@ -73,7 +73,7 @@ class PassEvents:
     def children_started(
         self, children: Sequence[RunRecord], states: Callable[[Sequence[str]], Mapping[str, str]]
     ) -> None:
-        """Tell the observers and the receivers of `run_changed` of the children that this pass has started.
+        """Report the children that this pass has started to the observers and the receivers of `run_changed`.
 
         `states` looks up the states of runs, once and only if there are receivers: a child of a workflow whose new
         starts are held is paused.
@@ -90,7 +90,7 @@ class PassEvents:
                 signals.send(signals.run_changed, **details, state=str(RunState.PAUSED if is_held else run.state))
 
     def before_call(self, call: Call) -> None:
-        """Tell the harness of a call that is about to be made."""
+        """Report to the harness a call that is about to be made."""
         if self._on_call is not None:
             self._on_call(call)
 
@@ -121,12 +121,12 @@ def _looked_up(states: Callable[[Sequence[str]], Mapping[str, str]], ids: Sequen
 
 
 def _log(event: Event, details: Mapping[str, Any]) -> None:
-    """Log what operators look for in the log without connecting a signal receiver."""
+    """Log events that operators search the log for, even without a signal receiver."""
     run, workflow, error = details["run"], details["workflow"], details.get("error")
     where = details.get("location", "")
     extra = {"run_id": run, "workflow": workflow, "location": where}  # as `durable.logs.RunFilter` names them
     if event.name == "run_failed":
-        # the exception goes with it: an error tracker makes one report of a failed run, and tells causes apart by it
+        # with the exception: an error tracker groups failed runs by it
         if details["is_mistake"]:
             logger.error(
                 "run %s of %s stopped: %s: %s", run, workflow, STOPPED, error, exc_info=event.exception, extra=extra
@@ -161,8 +161,8 @@ COMMITS_LOST = "commits_lost"
 class Eviction:
     """Tells a pass, from any thread, that it has to end.
 
-    `lease_ends_at` (monotonic) is when the lease expires unless it is renewed. A process that was stopped for longer
-    notices that by its own clock, even before the renewing thread has run again. `is_changing_fence` is True while the
+    `lease_ends_at` (monotonic) is when the lease expires unless it is renewed. A process that was suspended for longer
+    notices that by its own clock, even before the renewing thread runs again. `is_changing_fence` is True while the
     pass raises its own fence, when the lease may seem lost under the old fence.
     """
 
@@ -189,7 +189,7 @@ class Eviction:
 
     @property
     def why(self) -> str:
-        """The reason for which the pass has to end, or else the operator's request; "" for none."""
+        """The reason why the pass has to end, or else the operator's request; "" for none."""
         return self.reason or (LEASE_LOST if self._is_past_lease() else self.asked)
 
     def request(self, reason: str) -> None:

@@ -1,11 +1,10 @@
 """One pass of a run: load its history, drive the engine through it, return the outcome.
 
-Owns how a pass is put together of its environment, commits, queries, events and threads, and what it does to its
-threads. Must not decide what a workflow does next: the engine does.
+Owns the assembly of a pass (its environment, commits, queries, events and threads), and its effects on threads. Must
+not decide what a workflow does next: the engine does.
 
-The second replay of the test harness and the check of histories against new code are passes that answer from the
-records of a run alone: they call no function, ask no store, write nothing, and end at the first thing that the records
-do not say.
+The second replay of the test harness and the check of histories against new code are passes over a run's records alone:
+they call no function, query no store, write nothing, and end at the first operation that is not recorded.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ __all__ = ["PassOutcome", "execute_pass"]
 class PassHost:
     """The `durable.drivers.host.Host` of one pass of `run`."""
 
-    #: What notes the changes of the pass.
+    #: Holds the history and the changes of the pass.
     journal_class: type[Journal] = Journal
 
     def __init__(
@@ -98,7 +97,7 @@ class PassHost:
 
     @property
     def left_to_notify(self) -> frozenset[str]:
-        """The queues of the runs that the commit which has ended the pass has made due."""
+        """The queues of the runs made due by the commit that ended the pass."""
         return self._commits.left_to_notify
 
     def save(self, effect: Save) -> None:
@@ -185,7 +184,9 @@ class PassHost:
 
 @contextmanager
 def _restoring_after(around: AbstractContextManager[None]) -> Iterator[None]:
-    """Restore the sessions after a step in a branch's thread: another thread commits it, and more steps follow here."""
+    """Restore the sessions after a step in a branch's thread: another thread commits the step, and more steps follow
+    here.
+    """
     try:
         with around:
             yield
@@ -194,7 +195,7 @@ def _restoring_after(around: AbstractContextManager[None]) -> Iterator[None]:
 
 
 class _Telling:
-    """A driver that tells of each operation before it begins."""
+    """A driver that reports each operation before it begins."""
 
     __slots__ = ("_driver", "_tell")
 
@@ -249,7 +250,7 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
 
 
 def _learn_names(store: Store) -> None:
-    """Look whether a migration has renamed what did not fit, for the next try."""
+    """Read renamed operations again for the next try: a migration may have renamed what did not fit."""
     try:
         store.learn_names()
     except Error as error:
@@ -269,7 +270,7 @@ def _definition(record: RunRecord, store: Store, at: Runtime) -> WorkflowDefinit
 
 
 def _found(workflow: str, store: Store, at: Runtime) -> WorkflowDefinition | None:
-    """Return the definition that this process has under another name, or outside the registry; None if it has none."""
+    """Return the process's own definition under another name, or outside of the registry, or None."""
     if at.find_workflow is not None and (found := at.find_workflow(workflow)) is not None:
         return found
     _learn_names(store)
@@ -280,7 +281,7 @@ def _found(workflow: str, store: Store, at: Runtime) -> WorkflowDefinition | Non
 
 
 def _slots_of(definition: WorkflowDefinition | None, host: PassHost) -> Slots | None:
-    """Return which slots the workflow's limits give a pass of the run; None for a workflow without limits."""
+    """Return the slots that the workflow's limits require for a pass of the run; None for a workflow without limits."""
     if definition is None or definition.limits is None:
         return None
     limits = definition.limits
@@ -293,7 +294,7 @@ def _slots_of(definition: WorkflowDefinition | None, host: PassHost) -> Slots | 
 
 
 def _arguments(host: PassHost) -> tuple[list[Any], dict[str, Any], Any]:
-    """Return a fresh copy of the workflow's arguments, and the moment of the schedule's tick or None."""
+    """Return a fresh copy of the workflow's arguments, and the moment of the schedule's tick, or None."""
     try:
         given = host.environment.decode_input()
     except PayloadError as error:
@@ -323,17 +324,17 @@ def _call_of(definition: WorkflowDefinition | None, host: PassHost) -> Callable[
 
 
 class NotRecorded(ControlFlow):
-    """The records do not say how the code goes on."""
+    """The records do not say how the code continues."""
 
 
 class RecordedHost(PassHost):
-    """The host of a pass over the records of one run: each effect ends it with `NotRecorded`."""
+    """The host of a pass over the records of one run: each effect ends the pass with `NotRecorded`."""
 
     def __init__(self, run: RunRecord, history: History, at: Runtime) -> None:
         store = cast("Store", _Records(history))
         super().__init__(run, store, Eviction(), at, ())
         self.environment.emit = _ignore
-        self.journal.limits = None  # what is past its deadline was not when it was recorded
+        self.journal.limits = None  # a deadline that has passed now had not passed when it was recorded
         self.journal.request = Request.NONE
 
     def _end(self, *_args: Any, **_options: Any) -> NoReturn:
@@ -342,7 +343,7 @@ class RecordedHost(PassHost):
     calling = calling_here = save = save_atomically = wait = _end
 
     def ask(self, question: Ask) -> Any:
-        # the entry that is to have the tags refuses to be made
+        # the creation of the tags' entry is refused
         return {} if isinstance(question, PeekTags) else self._end()
 
     async def async_wait(self, _seconds: float) -> None:
@@ -352,8 +353,8 @@ class RecordedHost(PassHost):
 class RefusingJournal(Journal):
     """A journal that ends the pass at the first operation that is not recorded.
 
-    Except for those that are made to be inserted before others, and leave them as they are. What a branch of a fork has
-    come to is noted as in a pass: it ends the branch, and the branches beside it go on.
+    Operations that may be inserted before recorded ones are excepted. In a fork, an unrecorded operation ends only its
+    branch; the other branches continue.
     """
 
     _INSERTED = frozenset({EntryKind.REMOVED, EntryKind.VERSION_CHECK})
@@ -361,7 +362,7 @@ class RefusingJournal(Journal):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        #: The operations that the code has come to and that are not recorded, or not to their end; one for each branch.
+        #: The operations that the code has come to and that are not recorded completely; one for each branch.
         self.not_answered: list[OperationAt] = []
 
     def create(self, scope: Node, segment: str, node: Node, kind: EntryKind, **columns: Any) -> EntryRecord:
@@ -380,11 +381,11 @@ class RefusingJournal(Journal):
 
 
 def _ignore(event: Event) -> None:
-    """Send nothing: no pass of a worker has come to it."""
+    """Do nothing: the operation is not part of a worker's pass."""
 
 
 class _Records:
-    """The part of a store that a host needs: the records of one run."""
+    """The part of a store that this host needs: the records of one run."""
 
     def __init__(self, history: History) -> None:
         self._history = history

@@ -47,7 +47,7 @@ class PassQueries:
         return self._answered(lambda: self._store.load(self._run.id))
 
     def ask(self, question: Ask) -> Any:
-        """Return the answer to a question, as its class says."""
+        """Return the answer to a question, as defined by the question's class."""
 
         def with_own_session() -> Any:
             sessions.restore_used(conf.DATABASE)
@@ -143,12 +143,12 @@ _ANSWERS: Final[dict[type[Ask], Callable[[PassQueries, Any], Any]]] = {
 
 
 def may_have_history(run: RunRecord) -> bool:
-    """Return True if a run that was just claimed may have entries. At the first claim none can have been written."""
+    """Return True if a newly claimed run may have entries. At the first claim, none can have been written."""
     return not is_of_first_claim(run.fence) or run.replay_of_id is not None
 
 
 def pass_aborted(run: RunRecord, error: Exception) -> PassAborted:
-    """Log why the store has not done what the pass asked for, and return the exception that ends the pass."""
+    """Log why the store did not do what the pass requested, and return the exception that ends the pass."""
     if isinstance(error, ChildRefused):
         logger.warning("run %s: %s, and the next pass finds it so", run.id, error, extra={"run_id": run.id})
         return PassAborted(str(error))

@@ -1,4 +1,4 @@
-"""The guard: tells of what workflow code does between its operations, where each pass would do it again.
+"""The guard: reports effects of workflow code between its operations, which each pass would repeat.
 
 Owns which effects are noticed (statements of the database, files, sockets, processes, a changed input), whose they are,
 and whether they are refused or logged. Must not know the history, and does nothing where no workflow code runs. The
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def begin_pass() -> bool:
-    """Prepare for a pass; return whether the guard watches everything, as in development and in tests."""
+    """Prepare for a pass. Return whether the guard watches everything, as it does in development and in tests."""
     if mode() == "off" or not is_developing():
         return False
     watch_events()
@@ -34,6 +34,6 @@ def begin_pass() -> bool:
 
 
 def observes(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if code other than the guard's sees each statement of the connection."""
+    """Return True if other code than the guard observes each statement of the connection."""
     wrappers = connection.execute_wrappers
     return bool(wrappers) and not (len(wrappers) == 1 and is_guards(wrappers[0]))

@@ -1,16 +1,12 @@
 """Notice files that are written or changed, sockets and processes between two operations.
 
-An audit hook of Python's tells of them. Use it in development and in tests only: a hook stays for the life of the
-process, and is called for each audited event.
+A Python audit hook reports them. Use it only in development and in tests: a hook stays for the life of the process, and
+is called for each audited event.
 
-The line of workflow code that runs, and whether an effect is its own doing.
+Finds the line of workflow code that caused an effect, from the caller's frames. They are read only after an effect
+between two operations, so the cost does not matter.
 
-Owns the look at the frames of the caller. It is taken only when something has happened between two operations, so its
-cost does not matter.
-
-The modes of the guard: it ignores, logs or refuses an effect.
-
-Tell of an effect between two operations: stop the run, or log it once for each line of code.
+The guard's mode decides: it ignores the effect, logs it once for each line of code, or stops the run.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ from durable.notifier.wakeups import is_under_test
 if TYPE_CHECKING:
     from durable.lint.engine import Allowance
 
-#: Packages whose code between two steps is not the workflow's decision: loggers, imports, debuggers.
+#: Packages whose effects are not the workflow's decision: loggers, imports, debuggers.
 _LET_THROUGH: Final = frozenset(
     {
         *("logging", "structlog", "loguru"),
@@ -49,17 +45,16 @@ _LET_THROUGH: Final = frozenset(
         *("pdb", "bdb", "ipdb", "pudb", "IPython", "debugpy", "pydevd", "_pydevd_bundle", "warnings", "faulthandler"),
     }
 )
-#: Packages that trace and measure. They export by themselves, and they stand between the application and what they
-#: trace.
+#: Packages that trace and measure. They export by themselves, and wrap what they trace.
 _TRACING: Final = frozenset(
     {
         *("opentelemetry", "sentry_sdk", "ddtrace", "newrelic", "elasticapm"),
         *("prometheus_client", "statsd", "coverage"),
     }
 )
-#: Names of packages in which these have their wrappers of other libraries.
+#: Names of packages in which these keep their wrappers of other libraries.
 _WRAPPING: Final = frozenset({"instrumentation", "integrations", "contrib", "hooks"})
-#: Packages of durable that call workflow code. What its other packages do is durable's own doing.
+#: Packages of durable that call workflow code. Effects of its other packages are durable's own.
 _CALLING: Final = frozenset({"core", "drivers", "execution", "context", "replay_check"})
 _GUARD: Final = __name__.rpartition(".")[0]
 #: Where Django prepares a new session.
@@ -69,7 +64,7 @@ _PYTHON: Final = sysconfig.get_paths()["stdlib"] + os.sep
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of the application's code, and the lines that have called it."""
+    """A line of the application's code, and the lines that called it."""
 
     path: str
     line: int
@@ -80,7 +75,7 @@ class Place:
         return f"{_shown(self.path)}, line {self.line}, in {self.function}"
 
     def allows(self, rule: str) -> bool:
-        """Return True if a comment on one of the lines lets through what this rule of the linter is about."""
+        """Return True if a comment on one of the lines allows this rule of the linter."""
         return any(
             rule in each.ids and each.reason and line in each.lines
             for path, line in self.lines
@@ -97,9 +92,9 @@ def scope_between_operations() -> Scope | None:
 
 
 def place_of_caller(scope: Scope, *, is_statement: bool = False) -> Place | None:
-    """Return the line of the scope's code that this call comes from; None if what calls is to be let through.
+    """Return the line of the scope's code that made this call; None if the call is let through.
 
-    A statement of Django's is never the doing of a package that traces.
+    A Django statement is never attributed to a tracing package.
     """
     found = _frames_of_code(sys._getframe(1), may_export=not is_statement)
     if found is None:
@@ -115,7 +110,9 @@ def place_of_caller(scope: Scope, *, is_statement: bool = False) -> Place | None
 
 
 def _frames_of_code(frame: FrameType | None, *, may_export: bool) -> list[tuple[FrameType, int]] | None:
-    """Return the frames from here to the workflow's function, the innermost first; None for one that is let through."""
+    """Return the frames from here to the workflow's function, the innermost first; None for a call that is let
+    through.
+    """
     found: list[tuple[FrameType, int]] = []
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
@@ -207,7 +204,7 @@ def is_developing() -> bool:
 
 @contextmanager
 def raising_by_default() -> Iterator[None]:
-    """Within the block, code counts as a test's."""
+    """Within the block, treat code as a test's."""
     _raising.append(None)
     try:
         yield
@@ -222,7 +219,7 @@ def lets_reads_through() -> bool:
 
 @contextmanager
 def refusing_effects() -> Iterator[None]:
-    """Refuse every effect within the block, whatever the setting says, but let reads of the database through."""
+    """Within the block, refuse every effect whatever the setting says, except reads of the database."""
     _refusing.append(None)
     try:
         yield
@@ -237,9 +234,9 @@ _told: set[tuple[str, int, str]] = set()
 
 
 def tell(scope: Scope, rule: str, kind: str, action: str, remedy: str) -> None:
-    """Tell of an effect of the calling code, unless that is let through, here or by a comment that allows `rule`.
+    """Report an effect of the calling code, unless it is let through, here or by a comment that allows `rule`.
 
-    `kind` tells effects of one line apart. Raises OutsideStepError in the mode "raise".
+    `kind` distinguishes effects of one line. Raises OutsideStepError in the mode "raise".
     """
     if mode() == "off":
         return
@@ -250,7 +247,7 @@ def tell(scope: Scope, rule: str, kind: str, action: str, remedy: str) -> None:
 
 
 def tell_error(scope: Scope, error: Exception, place: Place | None, kind: str) -> None:
-    """Stop the run with the error, whatever its code catches, or log it."""
+    """Stop the run with the error, even if its code catches it, or log the error."""
     if mode() == "raise":
         scope.journal.stop(error)
     run = scope.journal.run
@@ -263,7 +260,7 @@ def tell_error(scope: Scope, error: Exception, place: Place | None, kind: str) -
 
 
 def step_call(scope: Scope, name: str, options: str = "") -> str:
-    """Return the call of a step as the code of this scope would write it."""
+    """Return the call of a step as code in this scope would write it."""
     return f'{"await " if scope.awaited is not None else ""}ctx.step("{name}", function{options})'
 
 
@@ -306,7 +303,7 @@ def _file(scope: Scope, args: tuple[Any, ...]) -> None:
 
 
 def _change(doing: str) -> Callable[[Scope, tuple[Any, ...]], None]:
-    """Return what tells of a file or directory that is changed without being opened."""
+    """Return the description of a file or directory that is changed without being opened."""
 
     def judge(scope: Scope, args: tuple[Any, ...]) -> None:
         path = args[0]

@@ -1,11 +1,10 @@
 """Notice statements of the database between two operations, on every connection of Django's.
 
-The wrapper is on each connection from its first session on, whatever thread makes it. For a statement elsewhere it
-costs a look at a context variable.
+Each connection gets the wrapper at its first session, in whatever thread. For statements elsewhere it only reads a
+context variable.
 
-Notice that a workflow has changed its input, by comparing what the codec writes of it before and after the pass.
-
-In development and in tests only: it encodes the input twice in each pass.
+Also notice that a workflow has changed its input, by comparing the encoded input before and after the pass; only in
+development and in tests, because it encodes the input twice in each pass.
 """
 
 from __future__ import annotations
@@ -41,10 +40,9 @@ def with_unchanged_input(
     *,
     is_async: bool,
 ) -> Any:
-    """Return `function(context, *args, **kwargs)`, which is to be awaited if `is_async`.
+    """Wrap `function(context, *args, **kwargs)`; await the result if `is_async`.
 
-    Tells of an argument that has another value at the end. Values that the default codec does not know are not
-    compared.
+    Reports an argument that has another value at the end. Values that the default codec does not know are not compared.
     """
     given = _Input(scope, function, args, kwargs)
     try:
@@ -85,7 +83,7 @@ class _Input:
         self._before = {name: _written(value) for name, value in self._arguments.items()}
 
     def check(self) -> None:
-        """Tell of the first argument that is not what it was."""
+        """Report the first argument that has changed."""
         for name, value in self._arguments.items():
             before = self._before[name]
             if before is not _NOTHING and _written(value) != before:
@@ -93,7 +91,7 @@ class _Input:
 
 
 def _named(function: Callable[..., Any], args: Sequence[Any]) -> dict[str, Any]:
-    """Return the positional arguments by the names of their parameters, or by their numbers."""
+    """Return the positional arguments by parameter name, or else by number."""
     try:
         parameters = [each.name for each in inspect.signature(function).parameters.values() if each.kind <= 1][1:]
     except (TypeError, ValueError):
@@ -119,7 +117,7 @@ _TABLE: Final = re.compile(r'\b(?:FROM|INTO|UPDATE)\s+(?:ONLY\s+)?["`\[]?([\w.]+
 
 
 def install() -> None:
-    """Watch all connections from now on: those of this thread, and each that opens a session."""
+    """Watch all connections from now on: those of this thread, and any that opens a session."""
     connection_created.connect(_on_created, dispatch_uid="durable.guard")
     setting_changed.connect(_on_setting_changed, dispatch_uid="durable.guard")
     _watch_all()
@@ -149,7 +147,7 @@ def _watch_all() -> None:
 def _watch(connection: BaseDatabaseWrapper) -> None:
     wrappers = connection.execute_wrappers
     if _notice not in wrappers:
-        wrappers.insert(0, _notice)  # first: `connection.execute_wrapper` takes the last one off at its end
+        wrappers.insert(0, _notice)  # first: at its end, `connection.execute_wrapper` removes the last one
 
 
 def _notice(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:

@@ -315,7 +315,7 @@ class SlotTroubles:
 
 
 def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroubles:
-    """Return what is wrong with the limits at `now`, of the runs `within`.
+    """Return the problems with the limits' slots at `now`, for the runs `within`.
 
     A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken.
     It is long if 20 such runs wait, the first of them for a minute, while all slots of its key are held. A slot is kept

@@ -261,7 +261,7 @@ def key_of(text: str | None, *kinds: type) -> Sequence[Any] | None:
 
 
 def end_of_window(index: QuerySet[Any], within: RunQuerySet, order: RunOrder, size: int, moment: str) -> Cursor | None:
-    """Return the key up to which runs are looked for, None for no end; at most two statements.
+    """Return the key at which a search for runs ends, None for no end; at most two statements.
 
     `index` are everybody's runs along the index, or rows that stand for runs, in the order of the list, which is not
     the one by id; their column `moment` has the moment of the order. Up to `size` of them are looked through. There is

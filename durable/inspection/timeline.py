@@ -1,8 +1,8 @@
 """A run's waterfall: a row for each place of its history, with the times of its attempts, backoffs, sleeps and waits.
 
-Made of the whole history, however long it is: iterations, equal branches and numbered siblings are one row. At most
-`MOST_ROWS` rows and `MOST_ATTEMPTS` failed attempts are drawn. What has failed and what is under way is among them.
-Surfaces decide how to draw them.
+Covers the whole history, however long it is: iterations, similar branches and numbered siblings are one row. At most
+`MOST_ROWS` rows and `MOST_ATTEMPTS` failed attempts are returned, with failed and running places first. Surfaces decide
+how to draw them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_ROWS: Final = 120
 MOST_MEMBERS: Final = 25  # of a folded row, on one page
 
 _HAS_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
-#: What the time of an entry is, by its kind; the time of any other but a step is a moment.
+#: The kind of span of an entry, by its kind; others, except steps, are a moment.
 _SPANS: Final = {
     EntryKind.SLEEP: "sleep",
     EntryKind.MESSAGE: "wait",
@@ -44,7 +44,7 @@ _SPANS: Final = {
     EntryKind.MAP: "wait",
     EntryKind.COMPENSATE: "rollback",
 }
-#: The kinds that have a bar of their own; that of others is the span of what is inside.
+#: The kinds with a bar of their own; the bar of others spans their contents.
 _TIMED: Final = frozenset(EntryKind) - {EntryKind.LOOP, EntryKind.JOIN, EntryKind.RACE}
 #: From the least to the most urgent.
 _STATUSES: Final = ("completed", "cancelled", "caught", "pending", "running", "failed", "exhausted")
@@ -54,7 +54,7 @@ _STATUSES: Final = ("completed", "cancelled", "caught", "pending", "running", "f
 class Span:
     """A span of time in a row. `ends_at` is None if it has not ended.
 
-    `kind`: attempt, "given" (an output that was given by hand, in no time), failed, backoff, sleep, wait, rollback,
+    `kind`: attempt, "given" (an output given by hand, which took no time), failed, backoff, sleep, wait, rollback,
     "rollback failed", "scope" (from the first to the last entry inside), or "folded" (from the first to the last
     member).
     """
@@ -68,10 +68,10 @@ class Span:
 class Row:
     """A place of the history, or several that are folded into one row.
 
-    - `place` names the row: a location, with "#" for numbers where it is folded. `opens` is what to open to see the
-      members or, of a scope whose contents are left out, these; "" for nothing.
+    - `place` names the row: a location, with "#" for numbers where it is folded. `opens` is the place to open to see
+      the members, or the omitted contents of a scope; "" for nothing.
     - `location` is that of its entry, "" if it has none or stands for several.
-    - `status`: the entry's; that of a scope is the worst inside. "caught": it has failed, and the code went on.
+    - `status`: the entry's; that of a scope is the worst inside. "caught": it has failed, and the code continued.
     - `count`: members of a folded row, else 1. `failed`: entries that have failed and wait for another attempt or for
       nothing. `failed_attempts` counts those from before a recovery too.
     - `is_stuck`: a rollback handler in it has failed, and the run's compensation has stopped.
@@ -100,7 +100,7 @@ class Row:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether something in it has failed, and the code has not caught that."""
+        """Whether something in the row has failed without being caught."""
         return self.status in _HAS_FAILED or self.is_stuck
 
 
@@ -108,9 +108,9 @@ class Row:
 class Timeline:
     """The rows of a run in the order in which they began, failed branches first.
 
-    `left_out` is the number of rows, and `attempts_left_out` that of failed attempts that were too many. `is_sampled`:
-    durations are those of some entries, and every number is exact. `opened` is the place that was opened, and `more`
-    the ordinal after which its members go on, if there are more.
+    `left_out` and `attempts_left_out` are the numbers of omitted rows and failed attempts. `is_sampled`: durations come
+    from a sample of entries; all counts are exact. `opened` is the opened place, and `more` the ordinal after which its
+    members continue, if there are more.
     """
 
     axis: TimeAxis
@@ -132,7 +132,7 @@ class Timeline:
         ]
 
     def _inside(self, number: int) -> Iterator[Row]:
-        """Yield the rows of what is inside the row of this number."""
+        """Yield the rows inside the row with this number."""
         depth = self.rows[number].depth
         return takewhile(lambda row: row.depth > depth, self.rows[number + 1 :])
 
@@ -146,11 +146,11 @@ def build_timeline(
     is_folded: bool = True,
     open_keys: Sequence[int] | None = None,
 ) -> Timeline:
-    """Return the waterfall of a run, with the place `opened` open, and long gaps folded unless `is_folded` is False.
+    """Return the waterfall of a run, with the place `opened` open.
 
-    Members of the opened place are those that began after the ordinal `after`. `open_keys` are those of `progress_of`,
-    for a caller that has them. A bounded number of statements: six for a short history, ten for a long one, and two
-    or three more where a place of a long one is opened.
+    Of the opened place, it has the members that began after the ordinal `after`. `open_keys` are those of
+    `progress_of`, for a caller that has them. A bounded number of statements: six for a short history, ten for a long
+    one, and two or three more where a place of a long one is opened.
     """
     read = read_places(run, open_keys)
     places = list(read.places)
@@ -215,11 +215,11 @@ class _Rows:
         self._undoing = undoing  # since when a rollback handler runs, by location
 
     def add(self, node: PlaceNode, depth: int, *, outer: Row | None = None, is_member: bool = False) -> None:
-        """Add the row of a node, which is inside of the row `outer`, and those of what is inside."""
+        """Add the row of a node, inside the row `outer`, and the rows of its contents."""
         around, group = node, node
         inside = [] if node.is_partial else node.children
         if node.kind in (EntryKind.LOOP, *FORKS) and not node.is_folded and len(inside) == 1 and inside[0].is_folded:
-            group = inside[0]  # all that is inside is one row with what is around it
+            group = inside[0]  # the only place inside shares the row of its scope
         elif not node.is_folded and len(inside) == 1 and inside[0].kind == "iteration":
             group = inside[0]
         row = self._row(around, group, depth, outer)
@@ -262,7 +262,7 @@ class _Rows:
 
     @staticmethod
     def _measured(group: PlaceNode) -> Sequence[Record]:
-        """Return the entries that tell how long a member takes: its own, or those of the only place inside."""
+        """Return the entries whose durations count for a member: its own, or those of the only place inside."""
         if group.records or len(group.children) != 1:
             return group.records
         return group.children[0].records
@@ -281,9 +281,9 @@ class _Rows:
         return "caught" if is_caught else status
 
     def _extent(self, node: PlaceNode) -> tuple[datetime, datetime | None] | None:
-        """Return the first beginning and the last end of a node, which is None if something in it goes on.
+        """Return the first beginning and the last end of a node; the end is None if something in it is open.
 
-        None of a branch that has recorded nothing.
+        None for a branch that has recorded nothing.
         """
         spans = [self._times(record) for record in node.all_records()]
         spans += [span for each in node.walk() for span in self._attempts.spans(each)]
@@ -303,7 +303,7 @@ class _Rows:
         return begin, self._run.finished_at if self._run.state in ENDED else None
 
     def spans(self, row: Row, node: PlaceNode) -> Iterator[Span]:
-        """Yield what is drawn in a row, in order of time."""
+        """Yield the spans of a row, in order of time."""
         if not node.is_folded and not row.is_folded and len(node.records) == 1 and node.kind in _TIMED:
             yield from _entry_spans(node.records[0], self._attempts.at(node.first), self._run)
             if (began_at := self._undoing.get(node.first)) is not None:
@@ -332,13 +332,13 @@ class _Rows:
 
 
 def _only_place(group: PlaceNode) -> PlaceNode | None:
-    """Return what is inside each member of a folded node, if it is one place: it has no row of its own."""
+    """Return the only place inside each member of a folded node, or None: it shares the members' row."""
     inside = group.children
     return inside[0] if group.is_folded and len(inside) == 1 and not inside[0].children else None
 
 
 def _title(node: PlaceNode, group: PlaceNode) -> str:
-    """Return the name of a row, with that of the only place inside, unless it is the same."""
+    """Return the name of a row, with the name of the only place inside unless it is the same."""
     only = _only_place(group)
     return node.title if only is None or only.title == node.title else f"{node.title} / {only.title}"
 
@@ -348,7 +348,7 @@ def _gravity(status: str) -> int:
 
 
 def _percentiles(records: Iterable[Record]) -> tuple[float | None, float | None]:
-    """Return how many seconds half of the completed ones took at most, and how many 95 in 100."""
+    """Return the seconds within which half of the completed executions ended, and 95 in 100."""
     took = sorted(
         max(0.0, (each.completed_at - _began(each)).total_seconds())
         for each in records
@@ -360,7 +360,7 @@ def _percentiles(records: Iterable[Record]) -> tuple[float | None, float | None]
 def _chosen(rows: Sequence[_Shown], opened: str) -> list[_Shown]:
     """Return the rows to draw, at most `MOST_ROWS`.
 
-    First comes what has failed or is under way, then what was opened, then the outer rows.
+    Failed and running ones come first, then opened ones, then the outer rows.
     """
     if len(rows) <= MOST_ROWS:
         return list(rows)
@@ -403,7 +403,7 @@ def _is_stuck(record: Record, run: Run) -> bool:
 
 
 def _began(record: Record) -> datetime:
-    """Return when the attempt began that completed the entry; of a step whose output was given, when it was."""
+    """Return when the attempt that completed the entry began; for an output given by hand, when it was given."""
     if record.last_attempt_at is None and record.completed_at is not None and record.kind == EntryKind.STEP:
         return record.completed_at
     return record.last_attempt_at or record.created_at
@@ -430,8 +430,7 @@ def _attempt_spans(record: Record, failed: Sequence[AttemptSpan]) -> Iterator[Sp
 def _backoff(last: AttemptSpan | None, until: datetime, number: int) -> Iterator[Span]:
     """Yield the backoff between a failed attempt and the one with this number, if there was one.
 
-    The numbers begin anew with a recovery. What was before it was a failure for good, after which the run waited for a
-    person.
+    A recovery restarts the numbers. The failure before it was final, and the run then waited for a person.
     """
     if last is not None and until > last.ends_at and number > last.number:
         yield Span(kind="backoff", begins_at=last.ends_at, ends_at=until)
@@ -440,16 +439,16 @@ def _backoff(last: AttemptSpan | None, until: datetime, number: int) -> Iterator
 # -- the axis of time, which folds long waits
 
 
-_MOST_FOLDED: Final = 8  # gaps; the longest ones
-_SHORTEST: Final = timedelta(seconds=2)  # of a gap that is folded
-_OF_THE_AXIS: Final = 0.1  # a folded gap's part of it
+_MOST_FOLDED: Final = 8  # the most folded gaps; the longest ones count
+_SHORTEST: Final = timedelta(seconds=2)  # the shortest gap to fold
+_OF_THE_AXIS: Final = 0.1  # a folded gap's part of the axis
 _OF_ALL_FOLDED: Final = 0.4
 _NARROWEST: Final = 0.05  # part of the axis that a stretch between two folded gaps has at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A stretch of the axis from `start` to `end`, which are fractions of the whole axis. A gap is a folded one."""
+    """A stretch of the axis from `start` to `end`, as fractions of the whole axis. A gap is a folded stretch."""
 
     begins_at: datetime
     ends_at: datetime
@@ -459,7 +458,7 @@ class Piece:
 
     @property
     def length(self) -> timedelta:
-        """The time that it stands for."""
+        """The span of time that the piece stands for."""
         return self.ends_at - self.begins_at
 
 
@@ -494,10 +493,10 @@ class TimeAxis:
 
 
 def time_axis(begins_at: datetime, ends_at: datetime, work: Iterable[Work], *, is_folded: bool) -> TimeAxis:
-    """Return the axis from `begins_at` to `ends_at`, with the stretches without work folded if that is asked for.
+    """Return the axis from `begins_at` to `ends_at`; on request, stretches without work are folded.
 
-    A stretch is folded if it is longer than all work together, and if the folded ones are most of the axis. A moment of
-    work is a span of length 0.
+    A stretch is folded if it is longer than all work together, and if the folded stretches are most of the axis. A
+    moment of work is a span of length 0.
     """
     ends_at = max(ends_at, begins_at + timedelta(microseconds=1))
     gaps = _gaps(begins_at, ends_at, work) if is_folded else []

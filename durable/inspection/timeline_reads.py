@@ -1,10 +1,10 @@
-"""What a timeline reads besides its places: failed attempts, loops, and the members of a place that is opened.
+"""What a timeline reads besides its places: failed attempts, loops, and the members of an opened place.
 
-In a short history the members are in the tree. In a long one they are looked up, page by page: a member that is an
-entry by its entry, one that is a scope without an entry (an iteration, a branch, a block) by what is inside. What is
-inside of a page's members is read if it is little. Else a member has its own entry, or the first and the last inside of
-it, and what is not completed: enough for its times, its status and its failures. To open such a member reads what is
-inside, as `durable.inspection.places` reads a history.
+In a short history the members are in the tree. In a long one they are looked up page by page: an entry by itself, a
+scope without an entry (an iteration, a branch, a block) by its contents. The contents of a page's members are read if
+they are few. Otherwise a member gets its own entry, or the first and the last one inside, and its open entries: enough
+for its times, status and failures. Opening such a member reads its contents as `durable.inspection.places` reads a
+history.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from durable.inspection.places import (
 from durable.models import Attempt, Entry, Run
 from durable.store.tables.surveys import long_data
 
-Work = tuple[datetime, datetime]  # a span in which something was executed
+Work = tuple[datetime, datetime]  # a span of work
 
 _MOST_INSIDE: Final = 300  # entries at and inside the members of a page, if all are to be read
-_WINDOWS: Final = (2_000, 20_000)  # entries among which the members of a page are looked for
-_EXAMINED: Final = 4  # times as many members as a page has, of which those are left out that began before
+_WINDOWS: Final = (2_000, 20_000)  # entries to search for the members of a page
+_EXAMINED: Final = 4  # candidates in multiples of a page; those that began before are left out
 _SURROGATES: Final = 0xD800  # the first of the characters that no text has
 _BEHIND_SURROGATES: Final = 0xE000
 _FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
-MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
-_BEHIND_ALL: Final = 10**15  # the ordinal of what is not recorded yet
-_MOST_LOOPS: Final = 50  # whose iterations are shown
+MOST_ATTEMPTS: Final = 400  # failed ones to draw
+_BEHIND_ALL: Final = 10**15  # the ordinal of places that are not recorded yet
+_MOST_LOOPS: Final = 50  # loops whose iterations are shown
 
 
 class AttemptSpan(NamedTuple):
@@ -69,9 +69,9 @@ class AttemptSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempts:
-    """The newest failed attempts of a run by location, in order, and the number of all by location.
+    """The newest failed attempts of a run by location, in order, and the numbers of all attempts by location.
 
-    In a long history the numbers are by masked location. `left_out` is the number of those that are not here.
+    In a long history the numbers are by masked location. `left_out` is the number of omitted attempts.
     """
 
     _attempts: Mapping[str, Sequence[AttemptSpan]]
@@ -85,7 +85,7 @@ class FailedAttempts:
         return self._attempts.get(location, ())
 
     def spans(self, node: PlaceNode) -> Iterator[Work]:
-        """Yield when those of a node's own entries began and ended."""
+        """Yield the begin and the end of the failed attempts of a node's own entries."""
         if node.is_folded and not self._is_exact:
             locations = self._drawn(node)
         else:
@@ -105,7 +105,7 @@ class FailedAttempts:
         return sum(len(self.at(record.location)) for record in node.records)
 
     def _drawn(self, node: PlaceNode) -> set[str]:
-        """Return the locations of a folded node at which attempts are drawn."""
+        """Return the locations in a folded node whose attempts are drawn."""
         return {each for each in self._folded.get(masked(node.location), ()) if stands_for(node.location, each)}
 
 
@@ -130,7 +130,7 @@ def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
 
 
 def add_running(places: list[Place], steps: Iterable[RunningStep], *, is_exact: bool) -> None:
-    """Add the attempts that run now to the places: a step is recorded only at the end of its first attempt."""
+    """Add the running attempts to the places: a step is recorded only at the end of its first attempt."""
     by_location = {place.location: place for place in places}
     for number, step in enumerate(steps):
         if step.is_rollback:
@@ -162,7 +162,7 @@ def add_running(places: list[Place], steps: Iterable[RunningStep], *, is_exact: 
 
 
 def read_iterations(run_id: str, top: Iterable[PlaceNode]) -> dict[str, str]:
-    """Return what loops say of their iterations, by location; one statement if there are loops."""
+    """Return the iterations that loops have recorded, by location; one statement if there are loops."""
     loops = [node.first for each in top for node in each.walk() if node.kind == EntryKind.LOOP and not node.is_folded]
     if not loops:
         return {}
@@ -179,10 +179,11 @@ def read_iterations(run_id: str, top: Iterable[PlaceNode]) -> dict[str, str]:
 def open_members(
     run: Run, top: Sequence[PlaceNode], opened: str, after: int, *, most: int, is_exact: bool
 ) -> int | None:
-    """Give the folded node at or around `opened` its members: of those at it, the failed ones and a page of `most`.
+    """Give the folded node at `opened` its failed members and a page of `most`; a node around it only the member that
+    contains it.
 
-    Returns the ordinal after which the next page begins; None if there is none. In a long history up to eight
-    statements for a page, and up to six for each member around `opened`.
+    Returns the ordinal after which the next page begins, or None. In a long history up to eight statements for a page,
+    and up to six for each member around `opened`.
     """
     if is_exact:
         return _open_exact(top, opened, after, most)
@@ -239,7 +240,7 @@ def _is_unfinished(record: Record) -> bool:
 
 
 def _leads_to(node: PlaceNode, opened: str) -> bool:
-    """Return whether a member of the folded node is at or around `opened`."""
+    """Return whether some member of the folded node is at or around `opened`."""
     member = _upto(opened, _depth(node))
     return member != node.location and stands_for(node.location, member)
 
@@ -256,7 +257,7 @@ def _upto(location: str, depth: int) -> str:
 
 
 def _read_member(run: Run, node: PlaceNode, opened: str, unfinished: Iterable[Record]) -> tuple[PlaceNode | None, bool]:
-    """Return the member of the folded node that is at or around `opened`, and whether all inside of it was read."""
+    """Return the member of the folded node that is at or around `opened`, and whether all its contents were read."""
     location = _upto(opened, _depth(node))
     read = read_places_inside(run, location, unfinished)
     records = [record for place in read.places for record in place.records]
@@ -314,7 +315,10 @@ def _read_page(run_id: str, place: str, kinds: Set[str], after: int, most: int) 
 
 
 def _page_of_entries(rows: _Rows, place: str, most: int) -> _Page:
-    """Return those of these rows. One statement where entries of the place follow each other, two else."""
+    """Return the page of members that are entries.
+
+    One statement if entries of the place follow each other, else two.
+    """
     window = list(rows[: _WINDOWS[0]])
     found = [(ordinal, location) for ordinal, location in window if stands_for(place, location)]
     if len(found) <= most and len(window) == _WINDOWS[0]:
@@ -324,17 +328,17 @@ def _page_of_entries(rows: _Rows, place: str, most: int) -> _Page:
 
 
 def _pattern(segment: str) -> str:
-    """Return the pattern of what the segment of a place stands for.
+    """Return the pattern of the segments that a place stands for.
 
-    "#" stands for all digits of a number, or for itself as a part of a name.
+    "#" stands for the digits of a number, or for itself in a name.
     """
     return re.escape(segment).replace(re.escape("#"), "([0-9]+(?![0-9])|#)")
 
 
 def _page_of_scopes(run_id: str, place: str, after: int, most: int) -> _Page:
-    """Return those without an entry, as the entries inside them tell; up to three statements.
+    """Return the page of members that are scopes without an entry, found by the entries inside; up to three statements.
 
-    A page has fewer than `most` where so many entries are inside that the next `_WINDOWS` tell of fewer.
+    A page has fewer than `most` if the next `_WINDOWS` contain many entries of few members.
     """
     depth = place.count("/") + 1
     rows = _inside_after(run_id, place, after)
@@ -359,13 +363,13 @@ def _page_of_scopes(run_id: str, place: str, after: int, most: int) -> _Page:
 
 
 def _begun_before(run_id: str, members: Sequence[str], after: int, depth: int) -> set[str]:
-    """Return those of the members that have an entry up to the ordinal `after`; one statement."""
+    """Return the members that have an entry up to the ordinal `after`; one statement."""
     earlier = Entry.objects.using(conf.DATABASE).filter(_within(members), run=run_id, ordinal__lte=after)
     return {_upto(location, depth) for location in earlier.order_by().values_list("location", flat=True)}
 
 
 def _inside_after(run_id: str, place: str, after: int) -> _Rows:
-    """Return ordinals and locations, in order, of entries in the range in which the members of the place are."""
+    """Return, in order, ordinals and locations of the entries in the range of the place's members."""
     start = place.partition("#")[0]
     found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__gte=start, ordinal__gt=after)
     if end := _behind(start):
@@ -374,7 +378,7 @@ def _inside_after(run_id: str, place: str, after: int) -> _Rows:
 
 
 def _behind(start: str) -> str:
-    """Return the first text behind all that begin with `start`; "" if there is none."""
+    """Return the first text after all that begin with `start`; "" if there is none."""
     if not start:
         return ""
     following = ord(start[-1]) + 1
@@ -383,7 +387,7 @@ def _behind(start: str) -> str:
     return start[:-1] + chr(_BEHIND_SURROGATES if following == _SURROGATES else following)
 
 
-# -- what is read of a page's members
+# -- reads for a page's members
 
 
 def _own(run_id: str, members: Sequence[str]) -> dict[str, int]:
@@ -393,14 +397,14 @@ def _own(run_id: str, members: Sequence[str]) -> dict[str, int]:
 
 
 def _little_inside(run_id: str, members: Sequence[str]) -> list[Record] | None:
-    """Return all entries at and inside the members, None if they are many; one statement."""
+    """Return all entries at and inside the members; None if they are many. One statement."""
     found = Entry.objects.using(conf.DATABASE).filter(_within(members), run=run_id).order_by("ordinal")
     records = _records(found.values("pk")[: _MOST_INSIDE + 1])
     return records if len(records) <= _MOST_INSIDE else None
 
 
 def _records(keys: Iterable[int] | QuerySet[Entry, Any]) -> list[Record]:
-    """Return the entries with these keys; one statement, which looks up the metadata of these alone."""
+    """Return the entries with these keys; one statement, which looks up only their metadata."""
     chosen = keys if isinstance(keys, QuerySet) else list(keys)
     rows = Entry.objects.using(conf.DATABASE).filter(pk__in=chosen).with_metadata().values_list(*COLUMNS)
     return [Record(*row) for row in rows]
@@ -417,7 +421,7 @@ def _first_and_last(run_id: str, scopes: Sequence[str]) -> list[int]:
 
 
 def _outcomes(run_id: str, node: PlaceNode, members: Iterable[str], found: Iterable[Record]) -> dict[str, ForkOutcome]:
-    """Return the outcomes, by location, of the forks that are around the node's members and among these entries.
+    """Return the outcomes, by location, of the forks around the node's members and among these entries.
 
     At most one statement, and one more for each batch of long outcomes.
     """
@@ -429,7 +433,7 @@ def _outcomes(run_id: str, node: PlaceNode, members: Iterable[str], found: Itera
 
 
 def _tell_end(member: PlaceNode, outcomes: Mapping[str, ForkOutcome]) -> None:
-    """Give a branch the end that the fork around it has recorded; an entry has one of its own."""
+    """Give a branch the end recorded by its fork; an entry has its own end."""
     fork = outcomes.get(member.location.rpartition("/")[0])
     if fork is None or member.records:
         return
@@ -439,7 +443,7 @@ def _tell_end(member: PlaceNode, outcomes: Mapping[str, ForkOutcome]) -> None:
 
 
 def _closed(run_id: str, node: PlaceNode, members: Sequence[str], found: Iterable[Record]) -> list[PlaceNode]:
-    """Return the members of the folded node with the entries at and inside them that were found."""
+    """Return the members of the folded node, with the entries that were found at and inside them."""
     records = {each.location: each for each in found}
     inside: dict[str, list[Record]] = {member: [] for member in members}
     for record in sorted(records.values()):
@@ -450,7 +454,7 @@ def _closed(run_id: str, node: PlaceNode, members: Sequence[str], found: Iterabl
     nodes = list[PlaceNode]()
     for member, own in inside.items():
         forks = {each.location: outcomes[each.location] for each in own if each.location in outcomes}
-        tree = build_place_tree(map(alone, own), forks)  # one for each, so that they are not folded again
+        tree = build_place_tree(map(alone, own), forks)  # a node for each, so that they are not folded again
         nodes += [each for root in tree for each in root.walk() if each.location == member]
     for each in nodes:
         _tell_end(each, outcomes)

@@ -2,9 +2,9 @@
 
 A history is read as a skeleton (locations and statuses, no payloads), and only the nodes of one page are read in full.
 A short history is read whole, and its positions count places. In a long one positions count entries in the order in
-which they began, and the database finds those of the page, and what tells of them: so a page costs the same wherever it
-begins. What is found is remembered while the run rests (`durable.inspection.history_counts`), with the entries of the
-pages beside. A note at the loop or race says which of its entries were deleted.
+which they began, and the database finds the entries of the page, so that all pages cost the same. Results are
+remembered while the run rests (`durable.inspection.history_counts`), with the entries of the neighbouring pages. A note
+at the loop or race says which of its entries were deleted.
 
 A step is recorded at the end of its first attempt; before that, its node comes from the steps that run now. A join or
 loop that is not recorded yet is a block.
@@ -40,9 +40,9 @@ from durable.store.tables.surveys import long_data, short_data
 
 PAGE: Final = 200  # nodes of one page
 LONG: Final = 5_000  # entries of a history that is read whole
-MOST: Final = 50_000  # entries with failed attempts that are paged through
-_BLOCK: Final = 2_000  # entries whose order is read at once
-_MOST_KEPT: Final = 10_000  # keys of entries with failed attempts that are remembered
+MOST: Final = 50_000  # entries with failed attempts to page through
+_BLOCK: Final = 2_000  # entries whose order is read in one query
+_MOST_KEPT: Final = 10_000  # keys of entries with failed attempts to remember
 
 _COLUMNS: Final[Sequence[Any]] = ("id", "location", "kind", "metadata__status", HAS_FAILED_TO_UNDO)
 _AROUND: Final = (EntryKind.LOOP.value, EntryKind.JOIN.value, EntryKind.RACE.value)
@@ -52,7 +52,7 @@ Row = tuple[int, str, str, str, bool]
 
 #: Statuses that "only what failed" leaves out: a branch that lost a race is "cancelled".
 _SETTLED: Final = (EntryStatus.COMPLETED, "cancelled")
-#: States in which the run's row tells which failures were not caught.
+#: States in which the run's row says which failures were not caught.
 _TOLD: Final = (RunState.COMPLETED, RunState.FAILED)
 _HAS_FAILED: Final = (EntryStatus.FAILED, EntryStatus.EXHAUSTED)
 
@@ -64,11 +64,11 @@ class TreeNode:
     `kind` is its entry's, or "iteration", "branch" or "block" for a scope without an entry. `status` is the entry's; a
     scope's is the worst status of its contents; a branch's is the one that its join or race gives it ("cancelled" for a
     branch that lost before its end), and a join or race that raised an error is "failed". `is_caught`: it has failed,
-    and the run's code went on all the same. `is_not_undone`: the rollback handler of a step has failed, and has not
-    completed since. `failed_attempts` counts those of a step, before a recovery too. `entry`
-    has the metadata and no payloads, and only nodes of the page have it. `running` is the attempt of a step, or the
-    call of its rollback handler, that runs now; a step in its first attempt has no entry yet. `note` is additional
-    text, for example about pruned iterations.
+    and the run's code continued all the same. `is_not_undone`: a step's rollback handler has failed, and has not
+    completed since. `failed_attempts` are a step's, including those before a recovery. `entry` has metadata but no
+    payloads; only nodes of the page have it. `running` is the running attempt of a step, or call of its rollback
+    handler; a step in its first attempt has no entry yet. `note` is additional text, for example about pruned
+    iterations.
     """
 
     location: str
@@ -85,7 +85,7 @@ class TreeNode:
     is_caught: bool = False
     is_not_undone: bool = False
     failed_attempts: int = 0
-    size: int = 1  # nodes in this one, including itself
+    size: int = 1  # nodes in this subtree, including this one
     children: Sequence[TreeNode] = ()
 
     @property
@@ -95,7 +95,7 @@ class TreeNode:
 
     @property
     def running_since(self) -> datetime | None:
-        """When the attempt or the call that runs now began; None if none runs."""
+        """When the running attempt or call began, or None."""
         return None if self.running is None else self.running.began_at
 
     @property
@@ -105,7 +105,7 @@ class TreeNode:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether the node or one below it has failed, and the code has not caught that."""
+        """Whether the node or one below it has failed without being caught."""
         return self.has_failed and not self.is_caught
 
     def add(self, child: TreeNode) -> None:
@@ -126,7 +126,7 @@ class TreeNode:
 class TreePage:
     """A page of a history. `roots` hold the nodes of this page and the scopes around them. Positions count from 0.
 
-    `size` is the number of nodes that were asked for.
+    `size` is the requested number of nodes.
     """
 
     roots: Sequence[TreeNode]
@@ -165,14 +165,14 @@ def history_tree(
 ) -> TreePage:
     """Return `size` nodes of the history of a run from the position `start` on.
 
-    `running` are the steps of the run that run now.
+    `running` are the run's running steps.
 
     Without `start`: the page of the run's current node, or the first page. With `at_end`, and without `start`: the last
-    nodes, or those from the run's current node on if that is further back. With `only_failed`: only nodes with failed
+    nodes, or those from the run's current node on if it comes earlier. With `only_failed`: only nodes with failed
     attempts, without completion or running now, with the scopes around them. In a long history positions count entries,
-    and the scopes around those of a page are not among its nodes. `entries` and
-    `open_keys` are those of `progress_of`, for a caller that has them. What is looked for in a long history is
-    remembered while its run rests (`durable.inspection.history_counts`). A constant number of statements, at most nine.
+    and the scopes around those of a page are not among its nodes. `entries` and `open_keys` are those of `progress_of`,
+    for a caller that has them. Results for a long history are remembered while its run rests
+    (`durable.inspection.history_counts`). A constant number of statements, at most nine.
     """
     rows, running = read_rows(run, entries), list(running)
     if rows is None:
@@ -248,7 +248,7 @@ def _place_of_interest(nodes: Sequence[TreeNode]) -> int:
 class _Builder:
     """Builds nodes from rows, in the order in which the entries began.
 
-    `is_whole`: branches of joins and races without a row get a node too, as in a history that is read whole.
+    `is_whole`: the whole history is read, so branches of joins and races without an entry get a node too.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class _Builder:
             self._show_branches(node, outcome)
 
     def _show_running(self, step: RunningStep) -> None:
-        """Mark the node of what runs now; a step in its first attempt gets one. A completed step is not marked."""
+        """Mark the nodes of running steps; a step in its first attempt gets a node. A completed step is not marked."""
         if step.is_rollback:
             if (undone := self.nodes.get(step.location)) is not None:
                 undone.running = step
@@ -347,7 +347,7 @@ def _sum_up(node: TreeNode) -> None:
 
 
 def _kept(node: TreeNode) -> TreeNode | None:
-    """Return the node with its contents that failed at least once or are not completed; None if there are none."""
+    """Return the node with the descendants that failed at least once or are not completed; None if there are none."""
     node.children = list(filter(None, (_kept(child) for child in node.children)))
     is_of_interest = bool(node.failed_attempts or node.running) or node.is_not_undone
     is_of_interest = is_of_interest or node.status not in _SETTLED
@@ -355,7 +355,7 @@ def _kept(node: TreeNode) -> TreeNode | None:
 
 
 def _failed_attempts(run_id: str, locations: Sequence[str] | None = None) -> dict[str, int]:
-    """Return the number of failed attempts at each location, or at each of these."""
+    """Return the number of failed attempts by location, for these locations or all."""
     found = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by()
     if locations is not None:
         found = found.filter(location__in=locations)
@@ -363,9 +363,9 @@ def _failed_attempts(run_id: str, locations: Sequence[str] | None = None) -> dic
 
 
 def _mark_caught(run: Run, nodes: Mapping[str, TreeNode], fatal: Callable[[], set[str]]) -> None:
-    """Mark what failed for good without making the run fail, once the run's code has gone on or ended.
+    """Mark final failures that did not make the run fail, once the run's code has continued or ended.
 
-    `fatal` returns the locations of what made the run fail.
+    `fatal` returns the locations of the failures that made the run fail.
     """
     failed = [node for node in nodes.values() if node.status == EntryStatus.EXHAUSTED or _is_failed_scope(node)]
     if not failed or run.state not in _TOLD:
@@ -388,11 +388,11 @@ def _cut(node: TreeNode, shown: set[int]) -> TreeNode | None:
     return node
 
 
-# -- what only the page's own nodes have
+# -- details of the page's own nodes
 
 
 def _fill(run: Run, page: Sequence[TreeNode]) -> None:
-    """Read the entries of the page, and note what their data says."""
+    """Read the entries of the page, and note facts from their data."""
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments", "data")
     shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
@@ -420,15 +420,16 @@ def _fill(run: Run, page: Sequence[TreeNode]) -> None:
             node.note = str(entry.data.get("reason", ""))
 
 
-# -- the entries of a page, and what tells of them
+# -- reading the entries of a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A page of a long history.
 
-    `rows` are the entries of the page, the ones around them, and the newest that are not completed, as they began.
-    `keys` are those of the page. Of `total` entries the page begins at `start`. `is_cut`: some entries are on no page.
+    `rows` are the entries of the page, those around them, and the newest that are not completed, in the order in which
+    they began. `keys` are those of the page, which begins at `start` of `total` entries. `is_cut`: some entries are on
+    no page.
     """
 
     rows: Sequence[Row]
@@ -449,9 +450,9 @@ class Window:
 
 
 def read_rows(run: Run, entries: int | None) -> list[Row] | None:
-    """Return the entries of a history as they began; None if it is long.
+    """Return the entries of a history in the order in which they began; None if it is long.
 
-    `entries` is their number, None if it is not known.
+    `entries` is their number, or None.
 
     One statement, none for a long history. If the number is not known, and this process has not counted the history:
     one, and two for a long or empty one.
@@ -463,7 +464,7 @@ def read_rows(run: Run, entries: int | None) -> list[Row] | None:
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
     if entries is not None:
         return list(found.values_list(*_COLUMNS))
-    # The same statement asks whether it is long: in the order of the index, without which the whole table may be read.
+    # The same statement checks whether it is long, in the order of the index: otherwise the whole table may be read.
     is_long = Exists(_entries(run.id).order_by("location")[LONG : LONG + 1])
     rows = list(found.filter(~is_long).values_list(*_COLUMNS))
     return None if not rows and has_more_entries(run.id, 0) else rows
@@ -508,10 +509,11 @@ def _within(start: int, total: int) -> int:
 
 
 class _Order:
-    """The entries of a run as they began. No index has that order, so each look reads the ordinals of all of them.
+    """The entries of a run in the order in which they began. No index has that order, so each query reads the ordinals
+    of all.
 
-    Therefore a look reads `_BLOCK` entries, which are remembered: the next pages have nothing to look for. `total` is
-    the number of all entries; without it they are counted.
+    Therefore a query returns `_BLOCK` entries, which are remembered for the next pages. `total` is the number of all
+    entries; without it they are counted.
     """
 
     def __init__(self, run: Run, total: int | None) -> None:
@@ -554,7 +556,7 @@ class _Order:
         return array("q", [ordinal for ordinal, _ in rows]), array("q", [key for _, key in rows])
 
     def _between(self, begin: int, end: int) -> array[int]:
-        """Return the keys of the entries at these positions, found from the nearer end of the history."""
+        """Return the keys of the entries between two positions, found from the nearer end of the history."""
         if begin <= self.total // 2:
             return array("q", self._entries.order_by("ordinal").values_list("pk", flat=True)[begin:end])
         found = self._entries.order_by("-ordinal").values_list("pk", flat=True)
@@ -566,7 +568,9 @@ def _entries(run_id: str) -> QuerySet[Entry]:
 
 
 def _of_interest(run: Run, open_keys: Sequence[int], running: Sequence[RunningStep]) -> Sequence[int]:
-    """Return the keys of what is not completed, has failed attempts or runs now, one more than `MOST`."""
+    """Return the keys of entries that are not completed, have failed attempts or run now, up to one more than
+    `MOST`.
+    """
 
     def read() -> Sequence[int]:
         return _read_of_interest(run.id, open_keys, running)
@@ -581,13 +585,15 @@ def _of_interest(run: Run, open_keys: Sequence[int], running: Sequence[RunningSt
 def _read_of_interest(run_id: str, open_keys: Sequence[int], running: Iterable[RunningStep]) -> Sequence[int]:
     failed = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by().values("location")
     conditions = [Q(location__in=failed), Q(pk__in=open_keys), Q(location__in=[step.location for step in running])]
-    # not one condition with OR: each entry of the history would be read for it
+    # not one condition with OR, which would read each entry of the history
     first, *others = (_entries(run_id).filter(each).values_list("ordinal", "pk") for each in conditions)
     return array("q", [key for _, key in first.union(*others).order_by("ordinal")[: MOST + 1]])
 
 
 def _start(order: _Order, open_keys: Sequence[int], running: Iterable[RunningStep], size: int, *, at_end: bool) -> int:
-    """Return where the page begins that has the last entry without completion, or what runs before its first record."""
+    """Return the start of the page with the last entry that is not completed, or with a running step that is not
+    recorded yet.
+    """
     last = order.total - size
     if any(not step.is_rollback for step in running):
         return last if at_end else max(0, order.total - 1) // size * size
@@ -601,7 +607,9 @@ def _start(order: _Order, open_keys: Sequence[int], running: Iterable[RunningSte
 
 
 def _rows(run_id: str, keys: Sequence[int], open_keys: Sequence[int]) -> list[Row]:
-    """Return the entries with these keys and those around the first ones, as they began; two statements."""
+    """Return the entries with these keys and those around the first ones, in the order in which they began; two
+    statements.
+    """
     locations = _entries(run_id).filter(pk__in=keys).values_list("location", flat=True)
     around = {location[:end] for location in locations for end in _ends(location)}
     wanted = Q(pk__in=[*keys, *open_keys]) | Q(run=run_id, location__in=sorted(around))

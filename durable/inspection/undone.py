@@ -1,6 +1,6 @@
-"""Runs whose end has undone their steps, and the steps that were undone or that could not be.
+"""Runs whose steps were undone at their end, and the steps that were undone or could not be.
 
-A recovery does again what was undone.
+A recovery repeats the undone steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from durable.inspection.humanize import quoted, thousands
 from durable.inspection.wording import LOCAL, display_location, state_in_words
 from durable.models import Entry, Run
 
-MOST: Final = 1_000  # undone steps that are looked at
+MOST: Final = 1_000  # undone steps to examine
 _NAMED: Final = 5
 
 #: The states in which a compensation at the end leaves a run.
@@ -37,15 +37,15 @@ def is_undone(run: Run) -> bool:
 
 
 def is_diverging(run: Run) -> bool:
-    """Return whether the run waits for code that fits its history, or that is free of a mistake."""
+    """Return whether the run waits for code that fits its history or has no mistake."""
     return run.state in (RunState.SLEEPING, RunState.ROLLING_BACK) and run.diverged_at is not None
 
 
 def state_word(run: Run) -> str:
-    """Return the run's state for people.
+    """Return the run's state for display.
 
-    That is "failed, undone" of a run whose steps were undone, "code does not fit" of one that waits for other code, and
-    else the state.
+    That is "failed, undone" if its steps were undone, "code does not fit" if it waits for other code, and else the
+    state.
     """
     if is_diverging(run):
         return state_in_words("diverging")
@@ -75,7 +75,7 @@ def handler_attempts(step: Entry) -> int:
 class Undone:
     """`locations` of the undone steps, in the order in which they began; `start` is the place where a recovery begins.
 
-    What the code has undone by `ctx.compensate` is not among them: a recovery keeps it undone.
+    Steps undone by the code (`ctx.compensate`) are not included: a recovery keeps them undone.
     """
 
     locations: Sequence[str]
@@ -100,15 +100,15 @@ class Undone:
 
 
 def undone_steps(run_id: str) -> Undone | None:
-    """Return the first part of `read_undone`."""
+    """Return just the first value of `read_undone`."""
     return read_undone(run_id)[0]
 
 
 def read_undone(run_id: str) -> tuple[Undone | None, int]:
-    """Return the steps that the end of a run has undone, None without any, and how many its code has undone before.
+    """Return the steps that the end of a run has undone (None for none), and how many its code had undone before.
 
-    Reads at most `MOST` steps: one query, two for steps in scopes. Of a run whose compensation has stopped there are
-    none: a recovery goes on with it.
+    Reads at most `MOST` steps: one query, two for steps in scopes. None for a run whose compensation has stopped: a
+    recovery continues that.
     """
     found = Entry.objects.using(conf.DATABASE).few_of(run_id, Q(rollback_completed_at__isnull=False))
     found = found.filter(
@@ -121,7 +121,7 @@ def read_undone(run_id: str) -> tuple[Undone | None, int]:
 
 
 def _start(run_id: str, location: str) -> str:
-    """The outermost loop or race around the location, which starts again whole, or else the location."""
+    """Return the outermost loop or race around the location, which starts again whole; else the location."""
     segments = location.split("/")
     around = ["/".join(segments[:depth]) for depth in range(1, len(segments))]
     if not around:

@@ -2,11 +2,11 @@
 
 The codes themselves stay what programs read: REST, JSON of the command line, addresses, stylesheets.
 
-The text is stored in English, as `durable.core.replay_cursor` has made it. A text that does not begin and end so, a
-shortened or a redacted one for example, stays as it is; so does a problem that only names values.
+Errors are in English in code, logs and the audit log. Pages translate what people often meet: states of runs, and
+errors whose text is a `durable.core.words.Sentence`. Other errors show their own text.
 
-Errors are in English: code, logs and the audit log have them. What people often meet on pages is told here: the states
-of runs, and errors whose text is a `durable.core.words.Sentence`. Any other error tells its own text.
+A divergence is stored in English, as `durable.core.replay_cursor` wrote it. A text without its known beginning and end
+(shortened or redacted, for example) stays as it is; so does a problem that only names values.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _in_words(words: Mapping[str, StrPromise], name: str) -> str:
     return name.replace("_", " ") if found is None else str(found)
 
 
-MOST: Final = 800  # characters of what does not fit in an explanation: it ends with what to do
+MOST: Final = 800  # characters of a divergence in an explanation, so that its advice at the end stays visible
 
 _ROOT: Final = "the root"
 _ADVICE: Final = (
@@ -229,7 +229,7 @@ _MORE: Final = re.compile(r"(?P<places>.+) and (?P<number>\d+) more")
 
 
 def told_divergence(text: str) -> str:
-    """Return the text of the error in the active language; another text as it is."""
+    """Return the text of a divergence in the active language; any other text unchanged."""
     for pattern, template in _PROBLEMS.items():
         found = re.fullmatch(rf"in (?P<scope>.+?): {pattern.pattern}\. {re.escape(_ADVICE)}", text)
         if found is not None:
@@ -322,7 +322,7 @@ def told(error: BaseException) -> str:
 
 
 def told_sentence(text: str) -> str:
-    """Return a sentence in the active language; any other text as it is."""
+    """Return a sentence in the active language; any other text unchanged."""
     return text.told_in(LOCAL) if isinstance(text, Sentence) else text
 
 

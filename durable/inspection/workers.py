@@ -1,4 +1,4 @@
-"""The workers and the builds of the code that they have run.
+"""Workers, and the builds of the code that they have run.
 
 A worker of `durable_worker` has a row of its own (`durable.models.WorkerProcess`), with or without Redis. RQ's other
 workers are known from RQ's registry; host and process id join the two. A process that is in neither and holds runs is
@@ -34,7 +34,7 @@ logger = logging.getLogger("durable.inspection")
 MOST: Final = 200  # workers and held runs that are shown
 _MOST_QUEUES = 50
 _NOT_SERVING: Final = frozenset({"stopping", "dead"})
-_NAMELESS: Final = _NOT_SERVING | {"unknown"}  # workers whose queues do not count
+_NAMELESS: Final = _NOT_SERVING | {"unknown"}  # states of workers whose queues do not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +53,10 @@ class WorkerState:
     """One worker process.
 
     `state`: "busy" or "idle"; "stopping" (it hands over its runs, and ends when their steps allow it); "dead" (it has
-    given no sign for `DEAD_AFTER`); another word of RQ's; "unknown" for a process that holds runs and is known in no
-    other way. `slots`, `memory` (bytes) and `build` are None, None and "" where the worker has not reported them.
-    `passes` is how many passes it has executed since its start, `recent_passes` in about the last five minutes; None
-    where it has not reported them. With `serves_all` it also serves queues that `queues` does not name.
+    given no sign for `DEAD_AFTER`); another word of RQ's; "unknown" for a process that is only known because it holds
+    runs. `slots`, `memory` (bytes) and `build` are None, None and "" if the worker has not reported them. `passes` is
+    the number of passes executed since its start, `recent_passes` in about the last five minutes; None if not reported.
+    With `serves_all` it also serves queues that `queues` does not name.
     """
 
     name: str
@@ -76,7 +76,9 @@ class WorkerState:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has given no sign for long: it was killed, or its host or the database's network is away."""
+        """Whether it has long given no sign of life: it was killed, or its host or the network to the database is
+        down.
+        """
         return self.state == "dead"
 
     def serves(self, queue: str) -> bool:
@@ -87,7 +89,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """One queue of RQ_QUEUES, or of runs: the number of its workers, and whether runs need it."""
+    """One queue of RQ_QUEUES or of runs: the number of its workers, and whether runs need it."""
 
     name: str
     workers: int
@@ -143,7 +145,7 @@ def find_worker(name: str, within: RunQuerySet | None = None) -> WorkerState | N
 
 
 def deaths_of(worker: str) -> list[OperatorAction]:
-    """Return what its parent has noted about the death of a worker, within the last hour: a row for each run."""
+    """Return what parents have noted about the death of this worker within the last hour: a row for each run."""
     since = timezone.now() - timedelta(hours=1)
     found = OperatorAction.objects.using(conf.DATABASE).filter(
         created_at__gte=since, action="worker_died", actor_label=worker
@@ -152,9 +154,9 @@ def deaths_of(worker: str) -> list[OperatorAction]:
 
 
 def death_note(run: Run, now: datetime) -> str:
-    """Return what its parent has noted about the death of the worker that has the run, or "".
+    """Say what its parent noted about the death of the worker that has the run, or "".
 
-    Nothing is asked about a worker that renews the run's lease, which it does at a third of it.
+    No query for a worker that still renews the run's lease, which it does after a third of it.
     """
     if run.lease_expires_at is None or run.lease_expires_at - now > timedelta(seconds=conf.LEASE / 2):
         return ""
@@ -185,13 +187,13 @@ def queues_with_runs(within: RunQuerySet | None = None) -> list[str]:
 def serving(workers: Iterable[WorkerState], queue: str) -> list[WorkerState]:
     """Return the workers that take runs of the queue now.
 
-    Without Redis, the only sign of a worker of the release before is the run that it holds.
+    Without Redis, the only sign of a worker of the previous release is a run that it holds.
     """
     return [each for each in workers if each.serves(queue) and (each.state != "unknown" or not conf.REDIS)]
 
 
 def _of(redis: Redis) -> list[WorkerState]:
-    """Return the workers that RQ has registered in this Redis, one more than are shown at most."""
+    """Return the workers that RQ has registered in this Redis, up to one more than are shown."""
     return [
         WorkerState(
             name=each.name,
@@ -208,7 +210,7 @@ def _of(redis: Redis) -> list[WorkerState]:
 
 
 def _processes() -> list[WorkerState]:
-    """Return the workers that have a row, one more than are shown at most; those with the newest signs first."""
+    """Return the workers that have a row, up to one more than are shown; those with the newest signs of life first."""
     rows = WorkerProcess.objects.using(conf.DATABASE).order_by("-last_seen_at")
     return [_of_row(row) for row in rows[: MOST + 1]]
 
@@ -286,7 +288,7 @@ def _is_same(registered: WorkerState, process: WorkerState | None) -> bool:
 
 
 def _process(worker: str) -> tuple[str, int]:
-    """Return host and process id from a worker's name, `host:pid:random`."""
+    """Parse host and process id from a worker's name, `host:pid:random`."""
     host, _, pid = worker.rpartition(":")[0].rpartition(":")
     return (host, int(pid)) if pid.isdigit() else (worker, 0)
 
@@ -321,7 +323,7 @@ class BuildSeen:
 
 
 def builds(since: datetime, until: datetime | None = None, *, most: int = MOST_BUILDS) -> list[BuildSeen]:
-    """Return the builds that first appeared from `since` on, before `until`: the newest `most` of them, oldest first.
+    """Return the builds that first appeared between `since` and `until`: the newest `most` of them, oldest first.
 
     One statement along an index.
     """

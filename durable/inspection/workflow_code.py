@@ -1,4 +1,4 @@
-"""The code of a workflow for people: what it does, how it is called, and where it is written."""
+"""The code of a workflow, for display: what it does, how it is called, and where it is written."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WorkflowCode:
 
 
 def files_of_workflows() -> list[Path]:
-    """Return the files of the workflows that the installed apps bring, without those of installed packages and durable.
+    """Return the files of workflows in the installed apps, except those in installed packages and in durable.
 
     A path below the current directory is relative to it.
     """
@@ -78,9 +78,9 @@ def _is_installed(path: Path) -> bool:
 
 
 def code_of(workflow: WorkflowDefinition, *, may_see_payloads: bool) -> WorkflowCode:
-    """Return what is known of the workflow's code.
+    """Describe the workflow's code.
 
-    Without `may_see_payloads` defaults are hidden: one may be a secret.
+    Without `may_see_payloads`, defaults are hidden: one may be a secret.
     """
     _context, *parameters = (_written(each) for each in inspect.signature(workflow.function).parameters.values())
     if not may_see_payloads:
@@ -100,7 +100,7 @@ def code_of(workflow: WorkflowDefinition, *, may_see_payloads: bool) -> Workflow
 
 
 def declared_messages(messages: MessageTypes, *, may_see_payloads: bool) -> list[DeclaredMessage]:
-    """Return the messages that a workflow declares, in the order of the code; without defaults as `code_of`."""
+    """Return the messages that a workflow declares, in the order of the code; defaults are hidden as in `code_of`."""
     found = [(name, schema_of(messages[name])) for name in messages]
     if not may_see_payloads:
         found = [(name, _without_values(schema)) for name, schema in found]
@@ -115,7 +115,7 @@ def _without_values(schema: Any) -> Any:
         return schema
     kept = {word: each for word, each in schema.items() if word not in ("default", "examples")}
     for word, each in kept.items():
-        if word in ("properties", "$defs"):  # names of fields, which may be any
+        if word in ("properties", "$defs"):  # keys are names of fields, which may be any text
             kept[word] = {name: _without_values(inner) for name, inner in each.items()}
         else:
             kept[word] = _without_values(each)
@@ -141,7 +141,7 @@ def _place(workflow: WorkflowDefinition) -> str:
 
 
 class _Written:
-    """An annotation, or the placeholder of a default, as it is written in a signature."""
+    """An annotation, or a placeholder for a default, as written in a signature."""
 
     def __init__(self, annotation: Any) -> None:
         self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)

@@ -1,13 +1,12 @@
-"""Workflows in numbers, under all names that a migration has given them, and names for suggestions.
+"""Statistics of workflows, under all their names, and names for suggestions.
 
-No search reads the table. The names of workflows are read along their index, one look-up for each name. No index begins
-with the queues of all runs: those of open runs are read along the index of due runs, and beside them those of the
-newest `NEWEST` runs and those that the settings and the code name.
+A constant number of statements, each along an index and with a cap: the cost does not depend on the tables' sizes.
 
-Read from the rows that the sweep writes behind its watermark (`durable.rollups`), so every run is counted, and the cost
-is that of the bars: it does not depend on the number of runs. The figures end at `Throughput.until`.
+Names of workflows are read along their index, one look-up for each name. No index begins with the queues of all runs,
+so the names of queues come from the index of due runs, the newest `NEWEST` runs, the settings and the code.
 
-A constant number of statements, each along an index and with a cap: the cost depends on no table's size.
+Charts are read from the rows that the sweep writes (`durable.rollups`), so every run is counted, and the cost depends
+only on the number of bars. The figures end at `Throughput.until`.
 """
 
 from __future__ import annotations
@@ -72,22 +71,24 @@ class NamedWorkflow:
 
     @property
     def other_names(self) -> tuple[str, ...]:
-        """The names that are not shown, the oldest first."""
+        """The other names, the oldest first."""
         return tuple(each for each in self.names if each != self.name)
 
     def among(self, found: Mapping[str, T]) -> T | None:
-        """Return what the mapping has by one of the names, first by that to show; None if it has nothing."""
+        """Return the mapping's value for the first of the names that it has, the shown name first; None if it has
+        none.
+        """
         return next((found[each] for each in (self.name, *self.names) if each in found), None)
 
 
 def workflow_of(name: str) -> NamedWorkflow:
-    """Return what has this name, whether or not code or a run has it; one statement."""
+    """Return the workflow with this name, whether or not code or a run has it; one statement."""
     learn_names(conf.DATABASE)
     return _known(name)
 
 
 def each_once(names: Iterable[str]) -> list[NamedWorkflow]:
-    """Return the workflows that have these names, each once, sorted by the name to show; one statement."""
+    """Return the workflows with these names, each once, sorted by shown name; one statement."""
     learn_names(conf.DATABASE)
     found = {each.name: each for each in map(_known, names)}
     return [found[name] for name in sorted(found)]
@@ -101,13 +102,13 @@ def _known(name: str) -> NamedWorkflow:
 
 KINDS: Final = ("workflow", "queue", "worker")
 MOST: Final = 20  # names of a page
-LOOKS: Final = 500  # names that are looked at for a page
-NEWEST: Final = 1_000  # runs whose queues are taken
+LOOKS: Final = 500  # names to examine for a page
+NEWEST: Final = 1_000  # runs to read queues from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameList:
-    """Some names in their order. More may follow after `next`; None: there are no more."""
+    """Some names in their order. More may follow after `next`; None if there are no more."""
 
     names: Sequence[str]
     next: str | None = None
@@ -116,8 +117,8 @@ class NameList:
 def find_names(kind: str, text: str = "", after: str = "") -> NameList:
     """Return up to `MOST` names of this kind (one of `KINDS`) that contain `text`, ignoring case.
 
-    They come after the name `after`. At most `LOOKS` names are looked at: the list may be short, or empty, and more
-    names may follow at `next`. At most two statements. Raises KeyError for an unknown kind.
+    The list begins after the name `after`. At most `LOOKS` names are examined, so the list may be short or empty
+    although more names follow at `next`. At most two statements. Raises KeyError for an unknown kind.
     """
     scanned = _SCANS[kind](after, LOOKS)
     others = (name for name in _others(kind) if name > after)
@@ -152,14 +153,15 @@ _SCANS: Final = {"workflow": workflows_of_runs, "queue": queues_of_due_runs, "wo
 
 _ENDS: Final = ("completed", "failed", "cancelled")  # columns
 MOST_MARKS: Final = 20  # of each kind
-_ACTIONS: Final = 200  # rows of the audit log among which bulks are looked for
+_ACTIONS: Final = 200  # rows of the audit log to search for bulks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """The runs that ended from `begins` on, for the chart's width.
+    """A bar of a chart: the runs that ended within the chart's width from `begins` on.
 
-    `median` and `slow` (the 95th percentile) are the seconds from creation to end, within a tenth; None without runs.
+    `median` and `slow` (the 95th percentile) are the seconds from creation to end, with an error of at most a tenth;
+    None without runs.
     """
 
     begins: datetime
@@ -171,7 +173,7 @@ class Bar:
 
     @property
     def total(self) -> int:
-        """The number of all of them."""
+        """The number of all runs in the bar."""
         return self.completed + self.failed + self.cancelled
 
 
@@ -224,7 +226,8 @@ class Throughput:
 class TimeMark:
     """Something that may explain a change: a build that appeared (`kind` "deploy"), or an operator's bulk ("bulk").
 
-    `title` is the build, or what the bulk did, or the verb that an operator applied to it. `bulk_id` leads to the bulk.
+    `title` is the build, what the bulk did, or the verb that an operator applied to the bulk. `bulk_id` is the bulk's
+    id.
     """
 
     kind: str
@@ -240,13 +243,13 @@ def last_day(now: datetime, workflow: str = "") -> Throughput:
 
 
 def last_hour_and_day(now: datetime, workflow: str = "") -> tuple[Throughput, Throughput]:
-    """Return both; two statements."""
+    """Return the charts of the last hour and of the last day; two statements."""
     hour, day = _measured([_hour(now), _day(now)], workflow)
     return hour, day
 
 
 def ended_in_last_day(now: datetime, workflows: Sequence[str]) -> dict[str, Bar]:
-    """Return for each of the workflows how many of its runs ended in the day of `last_day`; one statement."""
+    """Count the runs of each workflow that ended in the day of `last_day`; one statement."""
     day = _day(now)
     kept = Rollup.objects.using(conf.DATABASE).filter(
         workflow__in=workflows, width=int(day.kept.total_seconds()), begins__gte=day.begin, begins__lt=day.end
@@ -343,14 +346,14 @@ def _measured(spans: Sequence[_Span], workflow: str) -> list[Throughput]:
     return [span.throughput(until) for span in spans]
 
 
-CAP: Final = 1_000  # runs that each count reads
+CAP: Final = 1_000  # runs to read for each count
 MOST_WORKFLOWS: Final = 100  # workflows of the list
-SAMPLE: Final = 200  # completed runs from which durations are taken, and failed ones from which causes are
-OPEN: Final = 1_000  # of the newest runs, among which open ones are looked for
+SAMPLE: Final = 200  # completed runs to read durations from, and failed ones to read causes from
+OPEN: Final = 1_000  # of the newest runs, to search for open ones
 CAUSES: Final = 5
 PLACES: Final = 12
-_MOST_DOING: Final = 3  # places at which one run stands that are named
-#: Why a run that waits for nothing by itself is asleep.
+_MOST_DOING: Final = 3  # places of one run to name
+#: Kinds of summaries whose place is not named.
 _SLEEPING: Final = {
     SummaryKind.DIVERGED: gettext_lazy("code does not fit"),
     SummaryKind.MISTAKE: gettext_lazy("a mistake in the code"),
@@ -362,8 +365,8 @@ _SLEEPING: Final = {
 class WorkflowSummary:
     """A workflow in the list, with its numbers under all its names. `failed` runs are failed now.
 
-    `completed` and `failed_today` are the ends of the last day, as the charts count them: a run that failed, was
-    recovered and completed is in both. They are whole numbers, counted by the sweep.
+    `completed` and `failed_today` count ends in the last day, as the charts do: a run that failed, was recovered and
+    completed counts in both. The sweep counts them exactly.
     """
 
     name: str
@@ -376,7 +379,7 @@ class WorkflowSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPlace:
-    """Where open runs stand, in words, and how many of the newest runs stand there. `state` is their state."""
+    """A place where open runs are, in words, and how many of the newest runs are there. `state` is their state."""
 
     state: str
     place: str
@@ -387,9 +390,9 @@ class OpenPlace:
 class WorkflowStats:
     """The numbers of one workflow. Seconds; None without a completed run.
 
-    `p50` and `p95` are of the `sampled` runs that completed last. `places` are of the open ones among the newest
-    `OPEN` runs; `is_windowed` says that there are more runs than these. `flakiest` and `slowest` are places of `steps`,
-    "" if none stands out.
+    `p50` and `p95` come from the `sampled` runs that completed last. `places` come from the open ones among the newest
+    `OPEN` runs; `is_windowed`: there are more runs than these. `flakiest` and `slowest` are places of `steps`, "" if
+    none stands out.
     """
 
     sampled: int
@@ -404,10 +407,9 @@ class WorkflowStats:
 
 
 def list_workflows(now: datetime, after: str = "") -> tuple[list[WorkflowSummary], bool]:
-    """Return the workflows that this process knows and those that are held, and whether there are more.
+    """Return the workflows that this process knows or that are held, and whether there are more.
 
-    They are sorted by name, begin behind the name `after`, and are at most `MOST`. One that a migration has renamed is
-    there once. Four statements.
+    At most `MOST`, sorted by name, from after the name `after`. A renamed workflow is listed once. Four statements.
     """
     known = {each.name for each in registry.all()} - {BULK}
     held = held_workflows()
@@ -457,7 +459,7 @@ def workflow_stats(names: Sequence[str], within: RunQuerySet | None = None) -> W
 
 
 def workflow_causes(names: Sequence[str], within: RunQuerySet | None = None) -> list[tuple[Cause, int]]:
-    """Return the causes of the newest `SAMPLE` failed runs of the workflow that has these names; three statements.
+    """Return the causes of the newest `SAMPLE` failed runs of the workflow with these names; three statements.
 
     The commonest first, with their numbers. `within` limits the runs, for example to those a user sees.
     """
@@ -475,7 +477,7 @@ def builds_in_flight(workers: Workers, queue: str) -> list[tuple[str, int]]:
 
 
 def _runs(names: Iterable[str], within: RunQuerySet | None = None) -> list[RunQuerySet]:
-    """Return the runs of each name: an index has them in their order for one name at a time."""
+    """Return the runs of each name as a queryset of its own: an index has them in order for one name at a time."""
     return [(Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=each) for each in names]
 
 
@@ -506,7 +508,7 @@ def _places(runs: Iterable[RunQuerySet]) -> tuple[list[OpenPlace], bool]:
 
 
 def _folded(counted: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
-    """Return the numbers by state and place, those of many numbered places together."""
+    """Return the numbers by state and place; numbered places become one if there are many."""
     alike: dict[tuple[str, str], list[str]] = defaultdict(list)
     for state, place in counted:
         alike[state, numberless(place)].append(place)
@@ -518,7 +520,7 @@ def _folded(counted: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
 
 
 def _place(state: str, stored: str) -> str:
-    """Return where the run stands, in words without times and errors; "" if the state says all."""
+    """Say where the run is, without times and errors; "" if the state says it all."""
     summary = Summary.load(load_summary(stored))
     if summary.kind is SummaryKind.WAITING:
         locations = [str(each["location"]) for each in summary.facts["doing"] if each.get("location")]
@@ -533,13 +535,13 @@ def _place(state: str, stored: str) -> str:
 
 
 def _flakiest(steps: Iterable[StepDurations]) -> str:
-    """Return the place of the step that fails or is tried again most; "" if all succeed at once."""
+    """Return the place of the step that most often fails or is retried; "" if all succeed at once."""
     rated = [(_troubles(each), each.place) for each in steps if _troubles(each) > 0]
     return max(rated, default=(0.0, ""))[1]
 
 
 def _troubles(step: StepDurations) -> float:
-    """Return how many attempts are lost for each execution."""
+    """Return the number of lost attempts for each execution."""
     lost = ((step.attempts or 1.0) - 1.0) * (step.sampled - step.failed) + step.failed
     return lost / step.sampled if step.sampled else 0.0
 
@@ -557,8 +559,8 @@ _STATES: Final = [state.value for state in RunState]
 def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
     """Return the number of runs in each state, every state included, each counted up to `STATE_CAP`; one statement.
 
-    `within` limits the runs that count, for example to those that a user may see. If no index serves it, or they are
-    more than `STATE_CAP`, they are counted among the newest `STATE_CAP` of each state, by at most two more statements.
+    `within` limits the runs, for example to those that a user may see. If no index serves it, or they are more than
+    `STATE_CAP`, they are counted among the newest `STATE_CAP` of each state, with at most two more statements.
     """
     if within is None or (has_own_index(within) and are_few(within, STATE_CAP)):
         return count_everyone(within)[0]
@@ -577,7 +579,7 @@ def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
 
 
 def count_everyone(within: RunQuerySet | None = None) -> tuple[dict[str, Count], bool]:
-    """Return the counts of `count_by_state`, and whether any run at all is a child; one statement."""
+    """Return the counts of `count_by_state`, and whether any run is a child; one statement."""
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     of_state = [runs.filter(state=each).newest_first() for each in _STATES]
     *counts, children = count_capped([*of_state, Child.objects.using(conf.DATABASE).order_by("pk")[:1]], STATE_CAP)

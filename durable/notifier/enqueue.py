@@ -1,18 +1,15 @@
 """A notification as one command: a script in Redis enqueues the job unless a notification is pending.
 
-Owns the key of the pending notification and the RQ job that the key names; both are written together or not at
-all. RQ says what a job consists of. It is asked once for each queue, since only the id and the time differ between
-jobs.
+Owns the key of the pending notification and the RQ job that the key names; both are written together or not at all. RQ
+defines the parts of a job. They are read once for each queue, since only the id and the time differ between jobs.
 
 After the first notification, the sender does not wait for the answer; the next notification reads it. So the caller of
 `start()` does not wait for an answer that it would not act on. A notification sent while Redis goes down is lost. We
 send the full script (EVAL, not EVALSHA): the reply is read later, so a NOSCRIPT error could not be handled.
 
-Send commands to Redis without waiting for their answers.
-
-Owns the connections that a process sends them on: as many as threads send at once. The sender reads each answer when it
-sends the next command on that connection, and notices only then that a command failed. So the caller must be able to do
-without the last command. Must not decide what is sent.
+`PipelinedSender` owns the connections on which a process sends without waiting: as many as threads send at once. The
+sender reads each answer when it sends the next command on that connection, and notices only then that a command failed.
+So the caller must be able to do without the last command. It does not decide what is sent.
 """
 
 from __future__ import annotations
@@ -130,7 +127,7 @@ os.register_at_fork(after_in_child=_notifiers.clear)  # the connections belong t
 
 def notify(name: str, *, force: bool = False) -> None:
     """Enqueue a job of `name` unless a notification is pending; with `force`, unless the job is also still in the RQ
-    queue. A job that waits there keeps its key from then on, so that a queue without workers has one job.
+    queue. A waiting job then keeps its key, so that a queue without workers has only one job.
 
     It is a single command, so that a retry after a broken connection does no harm. The first notification, each forced
     one, and each one after a failure or while a Redis is away wait for the answer. Raises KeyError for a queue that

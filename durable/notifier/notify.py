@@ -76,7 +76,7 @@ UNTIL: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ResponseError, "Redis does not refuse it any more"),
     (Exception, "the first sweep after Redis is back"),
 )
-LOOK_EVERY = 5.0  # seconds between two looks for the other names of a queue
+LOOK_EVERY = 5.0  # seconds between two queries for the other names of a queue
 #: The pub/sub channel of the alarms; a message is JSON: `{"queue": ..., "at": ISO 8601}`.
 ALARMS = "durable:alarms"
 
@@ -155,9 +155,9 @@ def acknowledge(queue: str) -> bool:
 
 
 def _reachable_names(queue: str) -> tuple[str, ...]:
-    """Return the names of the queue that RQ_QUEUES has; the name itself if there is none.
+    """Return the names of the queue that RQ_QUEUES has; the given name if it has none.
 
-    A process that does not know the name looks, now and then, whether a migration has given it to one of its queues.
+    A process that does not know the name checks now and then whether a migration has given it to one of its queues.
     """
     known = redis_clients.queue_names()
     names = [each for each in names_of_queue(queue) if each in known]
@@ -175,7 +175,7 @@ _may_look = redis_clients.LogThrottle(LOOK_EVERY)
 
 
 def learn_with(learn: Callable[[], None]) -> None:
-    """Call `learn` where RQ_QUEUES lacks a queue: it reads which queues migrations have renamed."""
+    """Register `learn`, which reads renamed queues. It is called if RQ_QUEUES lacks a queue."""
     global _learn_queues
     _learn_queues = learn
 
@@ -197,7 +197,7 @@ def _be_quiet(queue: str) -> None:
 
 
 def _best_effort(queue: str, what: str, command: Callable[[], object]) -> bool:
-    """Return True if Redis has done it, or is not to be asked."""
+    """Return True if Redis has done the work, or must not be tried now."""
     if wakeups.is_silent():
         return True
     began = time.monotonic()

@@ -4,10 +4,8 @@ Owns how durable talks to the Redis of an RQ queue: with short timeouts and few 
 web request and nothing that matters is kept in Redis. Opens no connection before the first command. Must not decide
 what is sent.
 
-Whether a Redis is away, as this process has found out.
-
-Owns since when, and the one line in the log when that begins and the one when it ends. While a Redis is away, workers
-of `durable_worker` poll the database (`durable.worker.timer`, `durable.worker.rq`). Must not decide what follows.
+Also owns the record that a Redis is away (unreachable from this process), and one line in the log when that begins and
+one when it ends. Meanwhile workers of `durable_worker` poll the database (`durable.worker.timer`, `durable.worker.rq`).
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ def queue_names() -> list[str]:
 
 
 def rq_queue(name: str) -> Queue:
-    """Return RQ's queue of this name, which enqueues JSON at once. Raises KeyError for one that RQ_QUEUES lacks."""
+    """Return RQ's queue of this name, which enqueues JSON at once. Raises KeyError for a queue that RQ_QUEUES lacks."""
     if name not in _queues:
         # Imported here: django_rq reads the settings when it is imported.
         from django_rq import get_queue
@@ -89,7 +87,7 @@ def queues_beside(name: str) -> list[str]:
 
 
 def first_queue_beside(name: str) -> str:
-    """Return the first queue of RQ_QUEUES that is in the same Redis as this one: a name for that Redis."""
+    """Return the first queue of RQ_QUEUES in the same Redis as this one; it serves as a name for that Redis."""
     return queues_beside(name)[0]
 
 
@@ -105,7 +103,7 @@ def _place(pool: ConnectionPool) -> object:
 
 
 def _with_short_timeouts(name: str) -> Redis:
-    """Return a client of durable's own: the project's client (django-redis' for example) keeps its timeouts."""
+    """Return a separate client for durable; the project's client (of django-redis, for example) keeps its timeouts."""
     from django_rq import get_connection
 
     project_client = get_connection(name)
@@ -187,12 +185,12 @@ _poll_until = 0.0
 
 
 def is_away(error: BaseException) -> bool:
-    """Return True if it is an error of a Redis that is away. Others say that it refuses something."""
+    """Return True if the error means that Redis is away. Other errors mean that it refuses something."""
     return isinstance(error, _AWAY) and not isinstance(error, AuthenticationError)
 
 
 def began(queue: str, error: BaseException) -> None:
-    """Note that the Redis of the queue does not answer. Log it if that is news."""
+    """Record that the Redis of the queue does not answer, and log it if that is new."""
     place = first_queue_beside(queue)
     with _lock:
         if place in _since:
@@ -203,7 +201,7 @@ def began(queue: str, error: BaseException) -> None:
 
 
 def ended(queue: str) -> None:
-    """Note that the Redis of the queue answers. Log it if that is news."""
+    """Record that the Redis of the queue answers, and log it if that is new."""
     global _poll_until
     if not _since:  # as it almost always is
         return
@@ -217,7 +215,7 @@ def ended(queue: str) -> None:
 
 
 def is_found_away(queue: str) -> bool:
-    """Ask the Redis of the queue for a sign; return True if it gives none."""
+    """Ping the Redis of the queue; return True if it does not answer."""
     try:
         client(queue).ping()
     except Exception as error:  # noqa: BLE001 - a queue with wrong settings, which a check reports
@@ -231,5 +229,5 @@ def is_any_away() -> bool:
 
 
 def must_poll() -> bool:
-    """Return True if notifications of other processes may have been lost: a Redis is away, or was a moment ago."""
+    """Return True if notifications of other processes may be lost: a Redis is away, or was a moment ago."""
     return bool(_since) or time.monotonic() < _poll_until

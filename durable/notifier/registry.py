@@ -1,10 +1,8 @@
-"""The workers that RQ has registered in a Redis.
+"""The workers that RQ has registered in a Redis, and the heartbeat of the sweeps.
 
-Owns how RQ's records of its workers are read. Must not decide anything by them: a record may be old, or missing.
-
-The heartbeat of the sweeps: a key in each Redis that says when a sweep last ran, and in which process.
-
-Owns this key. Operators use it to check that a sweep runs. It must not decide anything: it may be lost, late or wrong.
+Owns how RQ's records of workers are read, and a key in each Redis that says when a sweep last ran, and in which
+process. Operators use it to check that a sweep runs. Nothing may be decided by either: records may be missing, old or
+wrong.
 """
 
 from __future__ import annotations

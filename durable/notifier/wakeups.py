@@ -1,4 +1,4 @@
-"""Notices of due runs that stay within one process: for workers without Redis, and where a test mutes notifications.
+"""Notices of due runs within one process: for workers without Redis, and for tests that mute notifications.
 
 `durable.notifier.notify` sends a notice where it would otherwise use Redis: a run of a queue is due, or will be at a
 moment. Nothing depends on a notice: due runs stay due in the database, and workers poll it as well.
@@ -14,7 +14,7 @@ from durable.conf import conf
 
 
 class Listener(Protocol):
-    """Receives notices. Both methods return at once, and may be called from any thread."""
+    """The receiver of notices. Both methods return at once, and may be called from any thread."""
 
     def run_is_due(self, queue: str) -> None:
         """Note that a run of `queue` is due now."""
@@ -39,13 +39,13 @@ def unlisten(listener: Listener) -> None:
 
 
 def notify(queue: str) -> None:
-    """Tell the listeners of this process that a run of `queue` is due now."""
+    """Notify the listeners of this process that a run of `queue` is due now."""
     for each in _listeners:
         each.run_is_due(queue)
 
 
 def notify_at(queue: str, moment: datetime) -> None:
-    """Tell the listeners of this process that a run of `queue` is due at `moment` (aware)."""
+    """Notify the listeners of this process that a run of `queue` is due at `moment` (aware)."""
     for each in _listeners:
         each.run_is_due_at(queue, moment)
 

@@ -1,23 +1,19 @@
-"""The activities of this process: its running steps, as operators see them, and what operators ask of them.
+"""The activities of this process: its running steps, as operators see them, and requests of operators about them.
 
-Owns what is noted in the database about running steps, once a second and only about steps that have run for a second.
-A step pays for it with an entry in a dictionary of the process (`durable.core.current.timed_step`). Obeys what is
-asked: answers with a stack, interrupts an attempt that is abandoned, and gives the run up if that does not help.
+Owns the rows about running steps in the database, written once a second and only for steps that have run for a second.
+A step costs an entry in a dictionary of the process (`durable.core.current.timed_step`). Carries out requests: answers
+with a stack, interrupts an abandoned attempt, and gives the run up if that does not help.
 
-The stack of a running step: where its function is at this moment, as text, from the user's code on.
+A stack says where a step's function is at this moment, as text, from the user's code on. It is read from another
+thread, so the frames may have moved on by the time they are formatted. It must not touch the frames' variables: a stack
+names only files, lines and functions.
 
-Read from another thread while the step runs, so the frames may have moved on by the time they are formatted. Must not
-touch the frames' variables: a stack names files, lines and functions only.
-
-The change that gives a run up whose step cannot be interrupted: other workers may claim it, this one writes no more.
-
-Owns what is written then. The attempt is recorded as begun, with a mark, so that the next pass settles it as failed by
-the step's own policy, like an attempt whose worker died. What the pass has recorded before it and not committed yet (a
-checkpoint, a loop that has begun, an ephemeral step) is written too: without it the code would not fit the history.
-
-The steps that other branches run at that moment are recorded as begun as well: they go on in their threads, and nothing
-that they return is recorded any more. So these attempts count, and a step without retries is not called again beside
-itself.
+A run whose step cannot be interrupted is given up: other workers may claim it, and this one writes no more. The attempt
+is recorded as begun, with a mark, so that the next pass settles it as failed by the step's own policy, like an attempt
+whose worker died. Earlier uncommitted records of the pass (a checkpoint, a begun loop, an ephemeral step) are written
+too: otherwise the code would not fit the history. Steps running in other branches are recorded as begun as well. They
+continue in their threads, but their results are not recorded any more. So these attempts count, and a step without
+retries is not called a second time while the first call runs.
 """
 
 from __future__ import annotations
@@ -69,15 +65,14 @@ MAX_STACK: Final = 20_000  # characters
 _MAX_FRAMES: Final = 100  # the innermost ones
 
 _DURABLE: Final = Path(__file__).parents[1]
-#: What is between a driver and the function that the user has written: of a task, durable calls it in a step of its
-#: own.
+#: Frames between a driver and the user's function: those of a task, which durable calls in a step of its own.
 _ENGINE: Final = tuple(f"{_DURABLE / each}{os.sep}" for each in ("core", "drivers", "execution", "tasks"))
 
 
 def stack_of(step: timed_step) -> str:
     """Return the stack of the step, the outermost frame of user code first; "" if the step has ended."""
     frames = _frames(step)
-    if not is_running(step):  # the frames may be those of what the thread does next
+    if not is_running(step):  # the frames may already belong to the thread's next work
         return ""
     if not frames:
         return f"The step awaits an object of type {type(step.awaitable).__name__}, which has no frames."
@@ -91,14 +86,14 @@ def stack_of(step: timed_step) -> str:
 
 
 def _of_user(frames: Sequence[tuple[FrameType, int]]) -> list[tuple[FrameType, int]]:
-    """Return the frames of the step's function and of what it calls, durable's own functions too."""
+    """Return the frames of the step's function and of everything that it calls, durable's own functions included."""
     files = [frame.f_code.co_filename for frame, _ in frames]
     called = max((place for place, file in enumerate(files) if file == host.__file__), default=-1) + 1
     return list(dropwhile(lambda each: each[0].f_code.co_filename.startswith(_ENGINE), frames[called:]))
 
 
 def _name_of(function: Any) -> str:
-    """Return the name of a step's function, or of its type, without running code of the user's."""
+    """Return the name of a step's function, or of its type, without running user code."""
     while type(function) is partial:
         function = function.func
     named = (FunctionType, BuiltinFunctionType, MethodType, type)
@@ -121,7 +116,7 @@ def _frames_of(awaitable: Any) -> tuple[list[tuple[FrameType, int]], bool]:
     frames: list[tuple[FrameType, int]] = []
     awaited = awaitable.get_coro() if isinstance(awaitable, asyncio.Task) else awaitable
     while awaited is not None:
-        if type(awaited).__name__ == "coroutine_wrapper":  # it does not tell what it wraps
+        if type(awaited).__name__ == "coroutine_wrapper":  # it does not show what it wraps
             awaited = next(iter(gc.get_referents(awaited)), None)
         if getattr(awaited, "cr_running", False):
             return [], True
@@ -133,7 +128,7 @@ def _frames_of(awaitable: Any) -> tuple[list[tuple[FrameType, int]], bool]:
 
 
 def _shortened(text: str) -> str:
-    """Return the end of the text, where it waits, if it is too long."""
+    """Return the end of the text, where the code waits, if the text is too long."""
     return text if len(text) <= MAX_STACK else f"...\n{text[-MAX_STACK:]}"
 
 
@@ -141,17 +136,17 @@ logger = logging.getLogger("durable.worker")
 
 #: Seconds that an abandoned attempt has to end, with two interruptions, before its run is given up.
 GIVE_UP: Final = 2 * AGAIN
-FORGET: Final = 60.0  # seconds between two deletions of what other workers have left
+FORGET: Final = 60.0  # seconds between two deletions of rows that other workers have left
 
 #: A running step and the fence of its run's lease.
 Held = tuple[timed_step, int]
 
 
 class Activities:
-    """Notes the running steps of a LeaseManager's runs in `store`.
+    """Writes rows about the running steps of a LeaseManager's runs in `store`.
 
     `give_up` is called with a step that an operator has abandoned and that cannot be interrupted. It returns False if
-    it has to be tried again.
+    it has to be called again.
     """
 
     def __init__(self, store: Store, give_up: Callable[[timed_step, int], bool]) -> None:
@@ -165,13 +160,14 @@ class Activities:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing is noted in the database."""
+        """True if the database has no rows of this process."""
         return not self._noted and not self._left
 
     def report(self, running: Sequence[Held]) -> Mapping[str, str]:
-        """Note what has begun and ended, and obey what operators ask. Return the pending requests of these runs.
+        """Write which steps have begun and ended, and carry out operators' requests. Return the pending requests of
+        these runs.
 
-        One statement on PostgreSQL. If another transaction has locked what it writes, it asks without writing.
+        One statement on PostgreSQL. If another transaction has locked the rows, it only reads the requests.
         """
         now = {step: self._activity(step, fence) for step, fence in running}
         begun = {(each.run_id, each.location): each for step, each in now.items() if self._noted.get(step) != each}
@@ -194,7 +190,7 @@ class Activities:
         return requests
 
     def note_left(self, left: frozenset[LeftBehind]) -> None:
-        """Note what asynchronous steps have left on their event loops; no statement if it is the same as before."""
+        """Report what asynchronous steps have left on their event loops; no statement if that has not changed."""
         begun, ended = left - self._left, self._left - left
         if not begun and not ended:
             return
@@ -221,7 +217,7 @@ class Activities:
             self._left = left
 
     def _save(self, running: Sequence[Held]) -> None:
-        """Write what the steps have saved since the last time; a statement only if one of them has saved something."""
+        """Write the details that steps have saved since the last call; a statement only if there are any."""
         found: list[tuple[StepProgress, SavedDetails]] = []
         for step, fence in running:
             progress = step.info.begun_progress
@@ -238,14 +234,14 @@ class Activities:
             raise
 
     def clear(self) -> None:
-        """Delete what is noted. What the database does not take is left over."""
+        """Delete the rows of this process. Rows that the database does not delete are left over."""
         with suppress(Error):
             self.note_left(frozenset())
             if self._noted:
                 self.report([])
 
     def _activity(self, step: timed_step, fence: int) -> Activity:
-        """Return what is noted of the step; when it began is computed once, whatever the clock does later."""
+        """Return the row of the step. Its begin is computed only once, whatever the clock does later."""
         noted = self._noted.get(step)
         if noted is not None:
             return noted if noted.fence == fence else replace(noted, fence=fence)
@@ -273,7 +269,7 @@ class Activities:
             return
 
     def _abandon(self, step: timed_step, fence: int) -> None:
-        """Interrupt the step; give its run up if it goes on nevertheless."""
+        """Interrupt the step; give its run up if the step continues nevertheless."""
         now, info = time.monotonic(), step.info
         about = {"run_id": info.run_id, "location": info.location}
         if step.abandoned_at is not None and now - step.abandoned_at >= GIVE_UP:
@@ -312,9 +308,9 @@ def given_up(
     fence: int,
     now: datetime,
 ) -> RunChange:
-    """Return the change of a locked run. `beside` are the steps that its other branches run now.
+    """Return the change that gives up a locked run. `beside` are the steps now running in its other branches.
 
-    It changes nothing, the fence neither, if the attempt has ended, the lease is lost, or a commit is under way.
+    It changes nothing, not even the fence, if the attempt has ended, the lease is lost, or a commit is under way.
     """
     nothing = RunChange(run={"change_seq": run.change_seq})
     if run.fence != fence or run.lease_expires_at is None:
@@ -348,7 +344,7 @@ def given_up(
 
 
 def _is_unrecorded(step: timed_step, history: Mapping[str, EntryRecord]) -> bool:
-    """Return True if the attempt, at least its end, is not in the history."""
+    """Return True if the attempt, or at least its end, is not in the history."""
     recorded = history.get(step.info.location)
     return recorded is None or recorded.attempts < step.info.attempt or recorded.status == EntryStatus.RUNNING
 
@@ -364,7 +360,7 @@ def _saved(steps: Sequence[timed_step]) -> list[SavedDetails]:
 
 
 def _begun(step: timed_step, mark: str) -> EntryRecord:
-    """Return the entry of the attempt as begun, with a mark that says what became of it."""
+    """Return the attempt's entry as begun, with a mark that says what happened to the attempt."""
     entry = step.call.entry
     assert entry is not None
     return replace(
@@ -372,7 +368,7 @@ def _begun(step: timed_step, mark: str) -> EntryRecord:
         status=EntryStatus.RUNNING,
         attempts=step.info.attempt,
         data={**entry.data, mark: True, **({ATOMIC: True} if step.call.record is not None else {})},
-        output=None,  # the function may have returned in this moment
+        output=None,  # the function may just have returned
         completed_at=None,
         finished_ordinal=None,
     )

@@ -1,7 +1,7 @@
 """Lower bounds of claims: where in the order of due runs a process begins to look for them.
 
 Owns these bounds, one for each queue of the process; must not touch the database. An old snapshot (a dump, an idle
-transaction, a replica's feedback) keeps PostgreSQL from removing what ended runs leave behind at the oldest end of the
+transaction, a replica's feedback) keeps PostgreSQL from removing index entries of ended runs at the oldest end of the
 index of due runs. A claim that begins at that end passes over two index entries for each ended run. So a process that
 passed over many entries begins its next claims where the last one ended. It searches from the start again
 
@@ -42,8 +42,8 @@ _BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 class _Queue:
     """Where the next claim of a queue begins.
 
-    `point` is where the last claim ended, and `ranked` where it left runs with a rank. `all_at` is when to search from
-    the start again (monotonic).
+    `point` is where the last claim ended, `ranked` the same for runs with a rank. `all_at` is when to search from the
+    start again (monotonic).
     """
 
     point: DuePoint
@@ -69,13 +69,13 @@ class ClaimBounds:
             return min(known.point, (now - MARGIN, ""))
 
     def since_ranked(self, queue: str, now: datetime) -> datetime:
-        """Return where a claim at `now` that begins at `since` begins with runs that have a rank."""
+        """Return where a claim at `now`, which begins at `since`, begins for runs with a rank."""
         with self._lock:
             known = self._queues.get(queue)
             return _BEGINNING if known is None else min(known.ranked, now - MARGIN)
 
     def note(self, queue: str, since: DuePoint | None, now: datetime, claimed: Claimed, limit: int) -> None:
-        """Note the result of a claim at `now` that began at `since` and asked for `limit` runs."""
+        """Record the result of a claim at `now` that began at `since` and asked for `limit` runs."""
         ended = [(run.wake_at, run.id) for run in claimed if run.wake_at is not None]
         point = max(ended) if len(claimed) >= limit and ended else (now - MARGIN, "")
         if claimed.left is not None:  # runs that are due later may have been claimed first
@@ -89,7 +89,7 @@ class ClaimBounds:
                 known.point, known.ranked = point, ranked
 
     def include(self, run: RunRecord) -> None:
-        """Lower the bound to this run, which was claimed and is released."""
+        """Lower the bound so that the next claim finds this run, which was claimed and is released."""
         if run.wake_at is None:
             return
         with self._lock:

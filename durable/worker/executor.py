@@ -1,13 +1,11 @@
 """The RunExecutor: claim runs and execute their passes.
 
-Owns the way of one claimed run through a pass, and what follows from the pass's outcome. `durable.worker.loop` decides
+Owns the way of one claimed run through a pass, and the reaction to the pass's outcome. `durable.worker.loop` decides
 how many runs to claim and in which order to execute them, and the LeaseManager has their leases. The methods may be
 called from any thread. They open and close only the calling thread's database connections.
 
-Note the runs whose histories are long, so that they are counted before an operator looks at them.
-
-Owns the note alone. `durable.inspection.history_counts` counts, in the process of the sweep. A note that is lost costs
-the first look at the run's page some tenths of a second.
+Also notes runs with long histories, so that the process of the sweep counts them (`durable.inspection.history_counts`)
+before an operator opens their page. A lost note costs the first view of the page some tenths of a second.
 """
 
 from __future__ import annotations
@@ -54,9 +52,9 @@ logger = logging.getLogger("durable.worker")
 
 
 def note(run_id: str) -> None:
-    """Note that a pass of the run has ended and that its history is long; one statement.
+    """Note that a pass of a run with a long history has ended; one statement.
 
-    Raises nothing of the database.
+    Raises no database errors.
     """
     row = HistoryCount(run_id=run_id, noted_at=clock.now())
     try:
@@ -80,8 +78,8 @@ PREFETCH_MAX_BYTES: Final = 65_536
 # Seconds after which a claimed run is checked again before its pass begins. In less time few verbs can be called, and
 # the pass's first commit notices them anyway.
 RECHECK_AFTER: Final = 0.25
-# Seconds between two tries while the database is unreachable: the first soon, because a pooled connection may have
-# broken, and the longest short, because a failover takes seconds.
+# Seconds between two tries while the database is unreachable: the first is short, because a pooled connection may have
+# broken; so is the longest, because a failover takes seconds.
 BACKOFF: Final = (0.1, 2.0)
 
 _log_this = redis_clients.LogThrottle()
@@ -97,8 +95,7 @@ class Execute(Protocol):
 class RunExecutor:
     """Claims runs, adds their leases to `leases`, and executes them with `execute` until `stop` is requested.
 
-    With `learns_names`, it reads before the first claim which operations migrations have renamed, and what the
-    database's clock says.
+    With `learns_names`, it reads renamed operations and the database's clock before the first claim.
     """
 
     def __init__(
@@ -179,8 +176,8 @@ class RunExecutor:
     def execute(self, record: RunRecord) -> bool:
         """Execute the pass of a run, unless a stop is requested or this worker no longer has the run's lease.
 
-        Return True if the end of the pass has made runs of the same queue due, which no worker has been notified of.
-        Raises only what is not an Exception, KeyboardInterrupt for example.
+        Return True if the end of the pass has made runs of the same queue due, and no worker was notified of them.
+        Raises only BaseExceptions that are not Exceptions, such as KeyboardInterrupt.
         """
         if self.stop.requested:
             return False
@@ -218,9 +215,9 @@ class RunExecutor:
         return False
 
     def _look_again(self, record: RunRecord) -> None:
-        """Renew the lease of a run that has waited, and read what was requested of the run meanwhile.
+        """Renew the lease of a run that has waited, and read requests made meanwhile.
 
-        The pass obeys the request before its first operation. A run whose lease is lost is dropped.
+        The pass obeys them before its first operation. A run whose lease is lost is dropped.
         """
         lease_until = clock.now() + timedelta(seconds=conf.LEASE)
         try:
@@ -234,7 +231,7 @@ class RunExecutor:
             self.leases.drop([record])
 
     def _tell_of_loss(self, record: RunRecord, about: Mapping[str, str]) -> None:
-        """Log that another worker has the run, or that the run is gone: nothing of durable's deletes an open one."""
+        """Log that another worker has the run, or that the run is gone; nothing in durable deletes an open run."""
         try:
             is_gone = self.store.get(record.id) is None
         except Error:
@@ -250,7 +247,7 @@ class RunExecutor:
             logger.info("run %s was taken over by another worker", record.id, extra=about)
 
     def _announce(self, record: RunRecord, outcome: PassOutcome) -> bool:
-        """Notify other queues of their due runs. Return True if runs of this one are due."""
+        """Notify other queues of their due runs. Return True if runs of this queue are due."""
         if outcome.wake_at is not None and not outcome.due_now:
             notify.notify_at(record.queue, outcome.wake_at)
         for queue in outcome.queues_to_notify - {record.queue}:
@@ -260,11 +257,11 @@ class RunExecutor:
         return record.queue in outcome.queues_to_notify
 
     def _abandon(self, record: RunRecord) -> None:
-        """Release a run whose pass a database failure ended, or a child that another start was faster than, once the
-        database answers.
+        """Release a run once the database answers, because a database failure ended its pass, or another start took a
+        child's id.
 
-        This happens at most once in `JOB_TIME_LIMIT` for each run. A run on which the database fails again waits until
-        its lease expires, instead of spinning.
+        This happens at most once in `JOB_TIME_LIMIT` for each run. If the database fails again, the run waits until its
+        lease expires, instead of being retried in a tight loop.
         """
         close_connections()
         if not self._note_abandoned(record):
@@ -273,7 +270,7 @@ class RunExecutor:
         self._retry_until("release a run", self.leases.returns.send, time.monotonic() + JOB_TIME_LIMIT)
 
     def _note_abandoned(self, record: RunRecord) -> bool:
-        """Note that a run is released before its pass has ended it; return False if that was so a moment ago."""
+        """Record that a run is released before the end of its pass. Return False if that has just happened before."""
         now = time.monotonic()
         with self._lock:
             self._abandoned = {run_id: at for run_id, at in self._abandoned.items() if now - at < JOB_TIME_LIMIT}
@@ -283,9 +280,9 @@ class RunExecutor:
         return True
 
     def _return_after_loss(self, record: RunRecord) -> None:
-        """Release a run of which the database has lost commits, and note that for operators.
+        """Release a run for which the database has lost commits, and log that for operators.
 
-        It is due at once; if that has just happened to it, a little later.
+        It is due at once; if the same has just happened before, a little later.
         """
         is_first = self._note_abandoned(record)
         self.leases.returns.add([record] if is_first else [], [] if is_first else [record])
@@ -330,7 +327,7 @@ class RunExecutor:
 
 
 def _log_cut_short(error: BaseException, about: Mapping[str, str]) -> None:
-    """Log a pass that has ended without an outcome: as an error, with its traceback, if no outage explains it."""
+    """Log a pass that ended without an outcome: as an error with its traceback, unless an outage explains it."""
     cause = error.__cause__ if isinstance(error, PassAborted) else error
     is_expected = cause is None or isinstance(cause, (Error, ChildRefused, PassAborted))
     text = "the pass of run %s was cut short: %s: %s"

@@ -1,12 +1,12 @@
 """Probes of `manage.py durable_worker` over HTTP: `/livez` and `/readyz`, for Kubernetes and load balancers.
 
-Owns what alive and ready mean, and the small HTTP server in the parent process. The probes report what the parent has
-noticed anyway: a request reaches neither the database nor a worker, and Redis only once in a while. What they say:
+Owns what alive and ready mean, and the small HTTP server in the parent process. The probes report what the parent
+already knows: a request reaches neither the database nor a worker, and Redis only now and then. The answers:
 
 - Alive: the parent supervises its workers, and a worker runs or is about to be started. An outage of the database or of
   Redis is no reason to restart the process.
 - Ready: alive, and the migrations are applied, a worker is ready, the database has answered lately, and no stop was
-  requested. If Redis does not answer, the process is ready and degraded: work is late and not lost.
+  requested. If Redis does not answer, the process is ready but degraded: work is late, not lost.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from durable.worker.supervisor import Supervisor
 STUCK: Final = 30.0
 # Seconds without any worker process: several restarts at their longest pause.
 WITHOUT_WORKERS: Final = 60.0
-# Seconds, besides three sweeps, within which the database has to have answered: a failover takes less.
+# The database must have answered within this many seconds plus three sweeps: a failover takes less.
 RECENT: Final = 10.0
 ASK_REDIS: Final = 5.0  # seconds between two pings of Redis, about as often as probes come
-MOST: Final = 16  # connections at the same time: several probers, and no burden
+MOST: Final = 16  # connections at the same time: enough for several probers
 MAX_HEAD: Final = 8_192  # bytes of a request, as web servers allow
 DEADLINE: Final = 2.0  # seconds for a request to arrive, and for its response to be sent; probes time out earlier
 
@@ -46,9 +46,7 @@ OK: Final = "ok"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a probe: each check in words, the names of the failed checks, and of those that only make work
-    `late`.
-    """
+    """The result of a probe: each check in words, the failed checks, and the checks that only make work `late`."""
 
     checks: dict[str, str]
     failed: frozenset[str] = frozenset()
@@ -72,7 +70,7 @@ class Report:
 
 @dataclass(slots=True)
 class Health:
-    """The parent process's knowledge of itself. `missing_migrations` is None until they were queried."""
+    """What the parent process knows about its state. `missing_migrations` is None until they were queried."""
 
     missing_migrations: list[str] | None = None
     supervisor: Supervisor | None = None
@@ -82,7 +80,7 @@ class Health:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def live(self) -> Report:
-        """Report whether the process is alive; a process that is not should be restarted."""
+        """Report whether the process is alive. If it is not, it should be restarted."""
         supervisor = self.supervisor
         if supervisor is None:
             return Report({"supervisor": "waiting for the database or its migrations"})
@@ -173,8 +171,8 @@ def served(health: Health, port: int, address: str) -> Iterator[int]:
 class _Server(ThreadingMixIn, TCPServer):
     """A TCP server with a thread for each connection, and at most `MOST` connections.
 
-    A further one takes the place of the oldest whose request has not arrived: connections that say nothing must not
-    keep probes away, because their failure restarts the process.
+    A further connection replaces the oldest one whose request has not arrived: silent connections must not block
+    probes, because a failed probe restarts the process.
     """
 
     allow_reuse_address = True
@@ -206,7 +204,9 @@ class _Server(ThreadingMixIn, TCPServer):
             raise
 
     def _free_oldest(self) -> bool:
-        """Close the oldest connection whose request has not arrived, and take its place. False if there is none."""
+        """Close the oldest connection whose request has not arrived, to free its place. Return False if there is
+        none.
+        """
         with self._lock:
             oldest = next(iter(self._unread), None)
             if oldest is None:
@@ -217,7 +217,7 @@ class _Server(ThreadingMixIn, TCPServer):
         return self._free.acquire(timeout=DEADLINE)
 
     def request_arrived(self, request: socket.socket) -> None:
-        """Note that the connection's request has arrived, or will not."""
+        """Record that the connection's request has arrived, or will not."""
         with self._lock:
             self._unread.pop(request, None)
 
@@ -230,7 +230,7 @@ class _Server(ThreadingMixIn, TCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do nothing: a client that disconnects or sends nothing is no error."""
+        """Do nothing: a client that disconnects or sends nothing is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -4,21 +4,16 @@ Its thread renews their leases, gives up those that are lost, releases the runs 
 turns a stop into evictions. Must not execute workflow code. The thread has a database connection of its own, opened
 when it is first needed and closed when there are no leases.
 
-Must not wait for a row's lock either: all runs of the worker would lose their leases because of one that a transaction
-keeps locked, one that has sent to it for example. Such a run is *busy*: its lease is not renewed now, and is asked for
-again at each tick. No worker can claim it meanwhile, because a claim passes by what is locked. That holds for an atomic
-step, too, that has sent to its own run and goes on: its own transaction has locked the row, so no other worker begins
-the run, however late the lease. What the commit of such a step does about the lease is in `durable.execution.commits`.
+Must not wait for a row's lock either: if a transaction keeps the row of one run locked (after a send to that run, for
+example), all runs of the worker would lose their leases. Such a run is *busy*: the renewal of its lease is tried again
+at each tick. No worker can claim it meanwhile, because claims skip locked rows. That holds too for a running atomic
+step that has sent to its own run: its own transaction has locked the row, so no other worker can begin the run, however
+late the lease. `durable.execution.commits` describes what the commit of such a step does about the lease.
 
-The lease of one claimed run, as its worker knows it.
-
-Owns what is known of it, and when a renewal that fails means a loss. Must not renew: `durable.worker.leases` does.
-
-The claimed runs that a worker gives back: they stay here until the database has taken them.
-
-Owns these runs and the statements that release them. A run whose row another transaction has locked is tried again at
-each tick of the LeaseManager, and so are all after an outage. If nothing helps, they are due when their leases expire,
-and a crash is counted. Safe to use from several threads.
+A `Lease` is what the worker knows about one claimed run, and decides when a failed renewal means a loss. `Returns` are
+the claimed runs that the worker gives back; they stay there until the database has taken them. Runs with locked rows
+are tried again at each tick, and so are all runs after an outage. If nothing helps, they are due when their leases
+expire, and a crash is counted.
 """
 
 from __future__ import annotations
@@ -76,20 +71,19 @@ class Lease:
         return self.record.fence
 
     def is_lost_without(self, fence: int) -> bool:
-        """Return True if a lease that could not be renewed under this fence means that the run is lost."""
+        """Return True if a failed renewal under this fence means that the run is lost."""
         return self.fence == fence and not (self.eviction is not None and self.eviction.is_changing_fence)
 
 
 logger = logging.getLogger("durable.worker")
 
-# Seconds for which a worker that ends goes on trying, and between two tries: what a transaction locks a row for,
-# mostly.
+# Seconds for which an ending worker keeps trying, and between two tries: most transactions lock a row for less.
 LAST_TRIES: Final = 5.0
 PAUSE: Final = 0.05
 
 
 class Returns:
-    """Claimed runs that have not begun, on their way back: to be due at once, or only after `DEFERRAL`."""
+    """Claimed runs to be given back before their passes began: due at once, or only after `DEFERRAL`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -98,13 +92,13 @@ class Returns:
         self._deferred: list[RunRecord] = []
 
     def add(self, released: Sequence[RunRecord], deferred: Sequence[RunRecord] = ()) -> None:
-        """Add runs to be released and deferred. This worker must have dropped them."""
+        """Add runs to be released or deferred. The worker must have dropped them."""
         with self._lock:
             self._released += released
             self._deferred += deferred
 
     def send(self) -> bool:
-        """Release all that can be released now. Return False if some are left. Raises what the database raises."""
+        """Release all that can be released now. Return False if some are left. Raises the database's errors."""
         due_at = clock.now() + timedelta(seconds=DEFERRAL)
         with self._lock:
             released, self._released = self._released, []
@@ -117,14 +111,16 @@ class Returns:
         return not released and not deferred
 
     def try_to_send(self) -> None:
-        """Do the same, but log a failure of the database."""
+        """Do the same as `send`, but log a failure of the database."""
         try:
             self.send()
         except Error as error:
             self._tell(error)
 
     def finish(self) -> None:
-        """Release what is left, before the process ends. What is locked for longer waits until its lease runs out."""
+        """Release the remaining runs before the process ends. Runs whose rows stay locked wait until their leases
+        expire.
+        """
         until = time.monotonic() + LAST_TRIES
         try:
             while not self.send() and time.monotonic() < until:
@@ -138,7 +134,7 @@ class Returns:
         logger.warning("%d runs cannot be released now: %s: %s", left, type(error).__name__, error)
 
     def _sent(self, records: list[RunRecord], due_at: datetime | None) -> list[RunRecord]:
-        """Release the runs, and return those that are locked."""
+        """Release the runs. Return those whose rows are locked."""
         if not records:
             return []
         busy, queues = self._store.release([(each.id, each.fence) for each in records], clock.now(), due_at=due_at)
@@ -151,7 +147,7 @@ class Returns:
 
 
 def announce(records: Iterable[RunRecord], queues: Iterable[str]) -> None:
-    """Let this process and others find the released runs, which are in these queues."""
+    """Notify this process and others of the released runs in these queues."""
     for each in records:
         bounds.include(each)
     for queue in queues:
@@ -160,11 +156,11 @@ def announce(records: Iterable[RunRecord], queues: Iterable[str]) -> None:
 
 logger = logging.getLogger("durable.worker")
 
-# Seconds between two ticks, and less with a very short LEASE: half of what a run may wait behind a pass. A steady tick
-# rather than a call for each pass, because waking this thread would cost the pass its interpreter lock.
+# Seconds between two ticks (less with a very short LEASE): half the time that a run may wait behind a pass. A steady
+# tick rather than a call for each pass, because waking this thread would cost the pass its interpreter lock.
 TICK: Final = 0.5
-# Seconds after which a running step is noted and hears of an operator's request, and between two such queries: one
-# query a second for all long steps of a process, and none for short ones.
+# Seconds after which a running step gets a row and learns of an operator's request, and between two such queries: one
+# query a second for all long steps of a process, none for short ones.
 LONG: Final = 1.0
 
 _log_this = redis_clients.LogThrottle()
@@ -173,8 +169,8 @@ _log_this = redis_clients.LogThrottle()
 class LeaseManager:
     """Keeps the leases of a worker's runs. A context manager: the thread lives as long as the `with` block.
 
-    `scheduler` says which runs wait too long. `pulse` is called at every tick, to tell others that the worker lives and
-    to hear from them. `presence` is this process's row in the table of workers.
+    `scheduler` says which runs have waited too long. `pulse` is called at every tick, to report that the worker is
+    alive and to receive commands. `presence` is this process's row in the table of workers.
     """
 
     def __init__(
@@ -193,7 +189,7 @@ class LeaseManager:
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._leases: dict[str, Lease] = {}
-        #: What goes back to other workers.
+        #: The runs that go back to other workers.
         self.returns = Returns(store)
         self._try_again_at = 0.0
         self._asked_at = -math.inf
@@ -223,19 +219,19 @@ class LeaseManager:
         with self._lock:
             before = [self._leases[each.id] for each in records if each.id in self._leases]
             self._leases.update({each.id: Lease(each, since=now, renewed_at=claimed_at) for each in records})
-        # their leases had expired by the database's clock, if not by ours, or their passes have just ended
+        # their leases had expired by the database's clock but not by ours, or their passes have just ended
         self._lose(before)
 
     def waited(self, record: RunRecord) -> float:
-        """Return for how many seconds this worker has had the run's lease; 0 if it has not."""
+        """Return how many seconds this worker has had the run's lease; 0 if it does not have it."""
         with self._lock:
             held = self._leases.get(record.id)
             return 0.0 if held is None else time.monotonic() - held.since
 
     def pass_started(self, record: RunRecord, eviction: Eviction) -> bool:
-        """Note that the pass of `record` begins.
+        """Record that the pass of `record` begins.
 
-        Return False if it must not: the run is lost or a stop is requested.
+        Return False if it must not begin: the run is lost or a stop is requested.
         """
         with self._lock:
             held = self._leases.get(record.id)
@@ -246,7 +242,7 @@ class LeaseManager:
             return True
 
     def pass_ended(self, record: RunRecord) -> None:
-        """Note that the pass of `record` is over, and stop renewing its lease."""
+        """Record that the pass of `record` is over, and stop renewing its lease."""
         with self._lock:
             held = self._leases.get(record.id)
             if held is not None and held.record is record:  # otherwise the run was due again and has been claimed anew
@@ -276,10 +272,10 @@ class LeaseManager:
         return mine
 
     def release(self, records: Sequence[RunRecord], to_defer: Sequence[RunRecord] = ()) -> None:
-        """Release runs that are not to begin here, so that other workers may claim them, and defer `to_defer`.
+        """Release runs that will not begin here, so that other workers may claim them, and defer `to_defer`.
 
-        Runs whose leases this worker has lost or whose passes have begun are left alone. What cannot be released now,
-        the thread tries to release later.
+        Ignores runs whose leases this worker has lost or whose passes have begun. The thread later retries releases
+        that fail now.
         """
         mine, off = self.drop(records), self.drop(to_defer)
         if mine or off:
@@ -353,7 +349,7 @@ class LeaseManager:
         self.returns.add(self.drop(late), self.drop(suspects))
 
     def _renew(self) -> None:
-        """Renew all leases when a third of the oldest is over, and those of busy runs at each tick; one statement."""
+        """Renew all leases once a third of the oldest is over, and those of busy runs at each tick; one statement."""
         now = time.monotonic()
         with self._lock:
             leases = list(self._leases.values())
@@ -378,14 +374,14 @@ class LeaseManager:
         self._lose(lost)
 
     def _occupied(self) -> set[str]:
-        """Return the ids of the runs whose passes are under way, those of runs that were given up included."""
+        """Return the ids of the runs whose passes are under way, including runs that were given up."""
         self._given_up = [each for each in self._given_up if is_running(each)]
         with self._lock:
             begun = {run_id for run_id, each in self._leases.items() if each.eviction is not None}
         return begun | {each.info.run_id for each in self._given_up}
 
     def _hand_over(self, run_ids: set[str]) -> None:
-        """Release runs whose passes are under way, in the last moment of this process. No crash is counted for them."""
+        """Release runs whose passes are under way, at the very end of this process. No crash is counted for them."""
         with self._lock:
             records = [each.record for run_id, each in self._leases.items() if run_id in run_ids]
         self.returns.add(records)
@@ -394,14 +390,14 @@ class LeaseManager:
     def _expire(self, run_ids: set[str]) -> None:
         """Let the leases of these runs expire now. The worker that claims them next counts a crash.
 
-        What a step's own transaction has locked expires by itself.
+        Leases of rows locked by a step's own transaction expire by themselves.
         """
         with self._lock:
             pairs = [(run_id, each.fence) for run_id, each in self._leases.items() if run_id in run_ids]
         self._store.renew(pairs, clock.now())
 
     def _report(self) -> None:
-        """Note the long-running steps, and tell them what operators have requested. Short steps cost no statement."""
+        """Write the long-running steps, and read operators' requests for them. Short steps cost no statement."""
         now = time.monotonic()
         if now < max(self._asked_at + LONG, self._try_again_at):
             return
@@ -412,19 +408,20 @@ class LeaseManager:
             return
         self._asked_at = now
         self._note_requests(self._activities.report(long), {step.info.run_id for step, _ in long})
-        under_way = {(step.info.run_id, step.info.location) for step in running}  # they may wait for what they leave
+        # the passes may wait for what they leave
+        under_way = {(step.info.run_id, step.info.location) for step in running}
         self._activities.note_left(frozenset(each for each in left if (each.run_id, each.location) not in under_way))
 
     def _held(self, steps: Iterable[timed_step]) -> list[tuple[timed_step, int]]:
-        """Return those of the steps whose passes have the lease of their run, with its fence."""
+        """Return those steps whose passes have their run's lease, each with its fence."""
         with self._lock:
             found = [(step, self._leases.get(step.info.run_id)) for step in steps]
             return [(step, lease.fence) for step, lease in found if lease is not None and step.is_of(lease.record)]
 
     def _give_up(self, step: timed_step, fence: int) -> bool:
-        """Give a run up whose step goes on although an operator has abandoned it. Its slot stays occupied.
+        """Give a run up whose step continues although an operator has abandoned it. Its slot stays occupied.
 
-        Return False if another transaction has locked the run's row, a transaction of the step itself for example.
+        Return False if another transaction, for example one of the step itself, has locked the run's row.
         """
         with self._lock:
             lease = self._leases.get(step.info.run_id)
@@ -455,7 +452,7 @@ class LeaseManager:
                 eviction.asked = requests.get(run_id, "")
 
     def _give_up_expired(self) -> None:
-        """Give up leases that were not renewed in time: another worker may have claimed the runs by now."""
+        """Give up leases that were not renewed in time, because other workers may have claimed the runs."""
         expired_at = time.monotonic() - conf.LEASE
         with self._lock:
             lost = [each for each in self._leases.values() if each.renewed_at <= expired_at]
@@ -469,5 +466,5 @@ class LeaseManager:
                 is_ours = self._leases.get(each.record.id) is each
                 if is_ours:
                     del self._leases[each.record.id]
-            if is_ours and each.eviction is not None:  # otherwise the pass ended while we asked
+            if is_ours and each.eviction is not None:  # otherwise the pass ended during the query
                 logger.warning("the lease of run %s was lost", each.record.id, extra={"run_id": each.record.id})

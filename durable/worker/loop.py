@@ -9,8 +9,8 @@ A job names a queue. It ends after a few seconds, so that a worker which serves 
 runs may be due, the job notifies the queue before it ends. With threads a job does not wait for the passes it begins:
 the worker receives the next notification while they are under way, and takes no job while no thread is free. A claim
 that is full notifies another worker, and a worker with many free threads then ends its job, so that a burst is spread
-over idle workers. What the end of a pass makes due in the same queue, its own thread claims. No work is lost here: on
-any failure the runs stay in the database, due or leased for a while, and the sweep finds them.
+over idle workers. Runs that the end of a pass makes due in the same queue are claimed by the pass's own thread. No work
+is lost here: on any failure the runs stay in the database, due or leased for a while, and the sweep finds them.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ LATER_CHECKS: Final = 60.0
 Work = Callable[[], object]
 #: Executes the pass of a run. Returns True if its end has made runs of the same queue due.
 ExecuteRun = Callable[[RunRecord], bool]
-#: Is called then, with the queue, in the thread of the pass. It claims them, or has another worker do so.
+#: Called then, with the queue, in the pass's thread. Claims these runs, or has another worker claim them.
 MadeDue = Callable[[str], object]
 
 
 class Pool(Protocol):
     """The executor of a WorkerLoop's passes: up to `size` at once.
 
-    With `is_inline`, `fill` executes the passes itself. A pool puts something into `changes` when a run may be able to
+    With `is_inline`, `fill` executes the passes itself. A pool puts an item into `changes` when a run may be able to
     begin.
     """
 
@@ -69,7 +69,7 @@ class Pool(Protocol):
     changes: SimpleQueue[str]
 
     def fill(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue, until: float) -> bool:
-        """Begin the runs that may begin now, in the order of the Scheduler. Return True if their passes are over."""
+        """Begin the runs that may begin now, in the Scheduler's order. Return True if their passes are already over."""
 
     def end(self) -> None:
         """End the threads, after the passes that are under way."""
@@ -89,7 +89,7 @@ class InlinePool:
         self.changes: SimpleQueue[str] = SimpleQueue()
 
     def fill(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue, until: float) -> bool:
-        """Execute the waiting runs. Return True if there was one. Raises what `execute` raises."""
+        """Execute the waiting runs. Return True if there were any. Raises what `execute` raises."""
         has_executed = False
         while time.monotonic() < until and (turn := scheduler.next()) is not None:
             has_executed = True
@@ -106,7 +106,7 @@ class InlinePool:
 
 
 class ThreadPool:
-    """Up to `size` threads, started when they are needed, with database connections of their own.
+    """Up to `size` threads, started on demand, with database connections of their own.
 
     The connections of idle threads are kept for a moment, and then as Django keeps connections between two requests
     (`CONN_MAX_AGE`, health checks).
@@ -155,7 +155,7 @@ class ThreadPool:
                 was_suspect, has_made_due = bool(record.crashes), False
                 try:
                     has_made_due = execute(record)
-                except BaseException as error:  # it would end the thread, and no caller could act on it
+                except BaseException as error:  # it would end the thread, and no caller could handle it
                     text = "the pass of run %s raised %s; it is tried again when its lease runs out"
                     logger.exception(text, record.id, type(error).__name__, extra={"run_id": record.id})
                 finally:
@@ -176,7 +176,7 @@ class ThreadPool:
         self._report()
 
     def _gone(self, thread: _WorkerThread) -> None:
-        """Note that a thread has ended, for any reason, so that another one may take its place."""
+        """Record that a thread has ended, for any reason, so that another one may replace it."""
         with self._lock:
             self._threads.discard(thread)
             if thread in self._free:
@@ -206,7 +206,7 @@ class _WorkerThread:
             while (work := self._await()) is not None:
                 try:
                     work()
-                except BaseException:  # no caller could act on it, and the thread must survive
+                except BaseException:  # no caller could handle it, and the thread must survive
                     logger.exception("a thread of the pool continues after an unhandled error")
                 self._on_freed(self)
         finally:
@@ -227,7 +227,7 @@ class _WorkerThread:
             return work
 
 
-# Seconds between two looks at the Scheduler while no thread reports a change: a run may begin because time has passed.
+# Seconds between two checks of the Scheduler while no thread reports a change: a run may begin because time has passed.
 # Also how long a job waits for a free thread before RQ's order decides which queue gets the next one: longer than most
 # passes take, and short for the runs of another queue that wait meanwhile.
 TICK: Final = 0.25
@@ -238,7 +238,7 @@ class WorkerLoop:
 
     `execute` executes the pass of one run. `pulse` is called twice a second in the thread of the LeaseManager. A
     process that serves `queues` (with `serves_all`, others too) has a row in the table of workers. With `learns_names`
-    it reads before its first claim which operations migrations have renamed.
+    it reads renamed operations before its first claim.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class WorkerLoop:
             self.leases.__exit__(kind, error, at)
 
     def serve(self, queue: str) -> None:
-        """Do one job, with database connections that are checked before and after it, as those of a request are."""
+        """Do one job. Database connections are checked before and after it, as around a request."""
         abandon_inherited_connections()
         close_stale_connections(all_connections=True)
         try:
@@ -300,8 +300,8 @@ class WorkerLoop:
     def work(self, queue: str, seconds: float = JOB_TIME_LIMIT) -> None:
         """Begin the due runs of `queue` until none is due, `seconds` are over or a stop is requested.
 
-        A queue that a migration has renamed has due runs under each of its names. Each has its part of the time, so
-        that none waits for another. An unreachable database or Redis raises nothing here.
+        A renamed queue has due runs under each of its names. Each name gets its part of the time, so that none waits
+        for another. An unreachable database or Redis raises nothing here.
         """
         if notify.acknowledge(queue):  # before the first claim; see durable.notifier.notify
             for name in names_of_queue(queue):
@@ -328,12 +328,11 @@ class WorkerLoop:
         return self._await(self._scheduler.free_slots, seconds) > 0 or self.stop.requested
 
     def _claim_more(self, queue: str) -> None:
-        """Claim the runs of `queue` that the end of a pass has made due, in the pass's thread, or have others do so.
+        """Claim the runs of `queue` that the end of a pass has made due, in the pass's thread, or notify other workers.
 
-        Such a run gets a slot that is handed on, or is the parent of a child that has ended. A notification and its job
-        would cost more than most of these passes. Such runs are for another worker if no thread is free for them, or
-        while this worker waits for room: a queue whose passes make others due again and again must not keep it from its
-        other queues.
+        Such a run gets a slot that is handed on, or is the parent of an ended child. A notification and its job would
+        cost more than most of these passes. Another worker gets these runs if no thread is free, or while this worker
+        waits for room: a queue whose passes keep making runs due must not keep the worker from its other queues.
         """
         if self._pool.is_inline:
             if self._scheduler.startable():  # otherwise the job claims again at once
@@ -353,7 +352,7 @@ class WorkerLoop:
             self._fill()
 
     def _begin_due_of_all_names(self, queue: str, seconds: float) -> bool:
-        """Do `_begin_due` for the queue under each of its names. Return True if no more runs were due."""
+        """Call `_begin_due` for the queue under each of its names. Return True if no more runs were due."""
         is_done = self._begin_due(queue, time.monotonic() + seconds / len(names_of_queue(queue)))
         names = names_of_queue(queue)  # the first claim of a process reads them
         for name in names:
@@ -381,10 +380,10 @@ class WorkerLoop:
         return False
 
     def _claim(self, queue: str, until: float) -> tuple[list[RunRecord] | None, bool]:
-        """Claim due runs of `queue` for the places that are free, and schedule them.
+        """Claim due runs of `queue` for the free places, and schedule them.
 
-        The caller holds `_claiming`, so that no other thread claims for the same places meanwhile. Return the batch,
-        None where nothing could be claimed, and whether it is as large as asked for: then more may be due.
+        The caller holds `_claiming`, so that no other thread claims for the same places. Return the batch (None if
+        nothing could be claimed), and whether it is as large as asked for, so that more runs may be due.
         """
         if not (limit := self._scheduler.claim_limit(conf.CLAIM_BATCH)):
             return None, False
@@ -423,12 +422,12 @@ class WorkerLoop:
         while not self._scheduler.is_empty:
             self._wait(TICK)
         self._pool.end()
-        self.leases.release(self.leases.unstarted())  # what a thread has claimed meanwhile
+        self.leases.release(self.leases.unstarted())  # runs that a thread has claimed meanwhile
 
 
-# Moments that are remembered: about a megabyte. Beyond that, polling finds the runs.
+# The most remembered moments: about a megabyte. Beyond that, polling finds the runs.
 MOST_MOMENTS: Final = 10_000
-# Seconds of one wait: the system's calls take no longer ones than three centuries, and the clock may be set meanwhile.
+# The longest wait in seconds: system calls accept at most three centuries, and the clock may be set meanwhile.
 LONGEST_WAIT: Final = 60.0
 
 
@@ -452,21 +451,21 @@ class DueQueues:
         self._changes: SimpleQueue[str] = SimpleQueue()  # a signal handler puts into it, so it takes no lock
 
     def run_is_due(self, queue: str) -> None:
-        """Note that a run of `queue` is due now."""
+        """Record that a run of `queue` is due now."""
         if self._serves_all or queue in self._rank:
             with self._lock:
                 self._due.add(queue)
             self._changes.put("due")
 
     def run_is_due_at(self, queue: str, moment: datetime) -> None:
-        """Note that a run of `queue` is due at `moment`."""
+        """Record that a run of `queue` is due at `moment`."""
         with self._lock:
             if len(self._moments) < MOST_MOMENTS:
                 heapq.heappush(self._moments, (moment, queue))
         self._changes.put("due later")
 
     def report(self, data: bytes) -> None:
-        """Read what the parent has sent: one queue name on each line. A line may arrive in parts."""
+        """Read the parent's reports: one queue name on each line. A line may arrive in parts."""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self.run_is_due(line.decode())
@@ -474,11 +473,11 @@ class DueQueues:
             self.on_report()
 
     def look(self) -> None:
-        """Have `next` look whether it is over."""
+        """Let `next` check whether it should end."""
         self._changes.put("look")
 
     def next(self, is_over: Callable[[], bool] = lambda: False) -> str | None:
-        """Wait until a queue has due runs, and return it. Return None once a stop is requested, or it is over."""
+        """Wait until a queue has due runs, and return it. Return None once a stop is requested or `is_over`."""
         self._stop.listen(self._changes)
         try:
             while not self._stop.requested and not is_over():
@@ -494,7 +493,7 @@ class DueQueues:
         return None
 
     def _take(self) -> tuple[str | None, float | None]:
-        """Remove and return the most urgent queue, and else for how many seconds to wait (None: until a queue is
+        """Remove and return the most urgent queue, or return how many seconds to wait (None: until a queue is
         reported).
         """
         now = clock.now()
@@ -513,7 +512,7 @@ class DueQueues:
 
 
 def serve_polling(loop: WorkerLoop, due: DueQueues, is_over: Callable[[], bool] = lambda: False) -> None:
-    """Serve each reported queue until a stop is requested, or it is over."""
+    """Serve each reported queue until a stop is requested or `is_over`."""
     wakeups.listen(due)
     try:
         while not loop.stop.requested and not is_over():

@@ -1,15 +1,14 @@
-"""Detect steps that go on after their timeout or their heartbeat because they swallow the interruption or prevent it.
+"""Detect steps that continue after their timeout or heartbeat because they swallow the interruption or prevent it.
 
-Owns the last resort. `HARD_TIMEOUT` seconds after the step's timeout, or after the end of its heartbeat without a sign,
-the worker process releases its other runs and exits, as if the step had killed it. The attempt counts as a crash. The
-parent process or service manager starts the worker process again.
+Owns the last resort. `HARD_TIMEOUT` seconds after the step's timeout or missed heartbeat, the worker process releases
+its other runs and exits, as if the step had killed it. The attempt counts as a crash. The parent process or service
+manager starts the worker process again.
 
-The worker knows here which run costs it its life. So no crash is counted for the others, those whose steps do not end
-in time included: their leases are released in the process's last moment. Their attempts are made again, as after any
-end of a process.
+The worker knows which run made it exit. So no crash is counted for the others, even if their steps do not end in time:
+their leases are released at the very end of the process. Their attempts are repeated, as after any end of a process.
 
-What an async step has left on its event loop costs the process as well, `HARD_TIMEOUT` seconds after it was cancelled.
-Its run has gone on without it (`durable.drivers.loop_threads`), and is no suspect.
+Tasks and threads that an async step has left on its event loop end the process too, `HARD_TIMEOUT` seconds after they
+were cancelled. Their run has continued without them (`durable.drivers.loop_threads`), and is not a suspect.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class Overruns:
         self._end(STATUS)
 
     def finish(self) -> None:
-        """End the process if it was to end, and has handed over all its runs before the next look."""
+        """End the process if that was prepared and it has handed over all its runs."""
         if self._since is not None:
             self._end(STATUS)
 
@@ -112,7 +111,7 @@ class Overruns:
 
 
 def _is_over(step: StepInfo, since: float, now: float) -> bool:
-    """Return True if the step goes on for too long after its timeout, or after its last sign."""
+    """Return True if the step has continued for too long after its timeout, or after its last heartbeat."""
     if conf.HARD_TIMEOUT <= 0:
         return False
     if step.timeout > 0 and now - since >= step.timeout + conf.HARD_TIMEOUT:

@@ -1,14 +1,14 @@
-"""The presence of a worker process: its stop flag, its row in the table of workers, and what its death leaves behind.
+"""The presence of a worker process: its stop flag, its row in the table of workers, and the notes about its death.
 
 Owns the flag that says whether this process is to stop, the row (`durable.models.WorkerProcess`) and the row of its
 build. The thread of the LeaseManager calls `sign` twice a second; about every 15 seconds, and when the worker begins to
-stop, the row is written. With it the process reads which queues migrations have renamed: nothing else tells a worker
-that runs of its queue have another name by now. It also compares its clock with the database's.
+stop, the row is written. At the same time the process reads renamed queues: nothing else tells a worker that its queue
+has another name by now. It also compares its clock with the database's.
 
-The parent that sees a worker die notes how, in the audit log, for each run whose lease the worker has, with the steps
-that it had in hand. The pass that takes such a run over notes that. Runs of workers that did not die pay nothing.
+When a worker dies, its parent logs how, in the audit log, for each run whose lease the worker had, with the steps that
+were running. A pass that takes over such a run is logged too. Runs of other workers pay nothing.
 
-Decides nothing: runs are held by leases. Whatever goes wrong here is logged and has no other effect.
+Decides nothing: leases say who has a run. Errors here are logged and have no other effect.
 """
 
 from __future__ import annotations
@@ -83,14 +83,15 @@ class ShutdownFlag:
 stop = ShutdownFlag()
 
 
-# Seconds until the next try while the database or Redis is unreachable. A second late is what due runs may be anyway
-# (MAX_WAIT of the Scheduler), and a server that restarts is not disturbed by a try a second from each process.
+# Seconds until the next try while the database or Redis is unreachable. Due runs may be a second late anyway (MAX_WAIT
+# of the Scheduler), and one try a second from each process does not disturb a restarting server.
 RETRY: Final = 1.0
 
 
 logger = logging.getLogger("durable.worker")
 
-# Seconds between two signs: three statements of an idle worker in this time, and known as dead three of them later.
+# Seconds between two signs of life: an idle worker executes three statements in this time, and counts as dead after
+# three missed signs.
 SIGN_EVERY: Final = 15.0
 # Seconds for which a sign waits for a lock of its table, as a migration takes one. The leases are renewed by the same
 # thread.
@@ -105,7 +106,7 @@ _log_this = redis_clients.LogThrottle()
 
 
 class Presence:
-    """The row of this process while the `with` block lasts: `queues` in their order, and the number of `slots`.
+    """Keeps the row of this process while the `with` block lasts: `queues` in order, and the number of `slots`.
 
     `passes` returns how many passes have ended since the start. With `serves_all` the process also serves queues that
     are not named. Use it in one thread.
@@ -163,7 +164,7 @@ class Presence:
         learn_queues(conf.DATABASE)
 
     def _write_whole(self, seen: dict[str, Any]) -> None:
-        """Write a whole row: at the start, and after it was pruned because the database was away for long."""
+        """Write the whole row: at the start, and if it was pruned because the database was unreachable for long."""
         row = WorkerProcess(
             name=self._name,
             host=socket.gethostname(),
@@ -191,7 +192,7 @@ class Presence:
         return {"passes": passes, "recent_passes": passes - self._counts[0][1]}
 
     def _try(self, write: Callable[[], object]) -> bool:
-        """Call `write`, without waiting long for a lock. Return False if it raised."""
+        """Call `write` without waiting long for a lock. Return False if it raised."""
         try:
             with transaction.atomic(using=conf.DATABASE):
                 set_patience(conf.DATABASE, PATIENCE)
@@ -213,7 +214,7 @@ def forget_dead(now: datetime) -> None:
 
 
 def _resident_bytes() -> int | None:
-    """Return how much memory the process occupies; None where the system does not tell."""
+    """Return how much memory the process occupies, in bytes; None if the system does not say."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return None
@@ -224,7 +225,7 @@ TAKEN_OVER = "taken_over"
 
 
 def note_death(pid: int, status: int) -> None:
-    """Note that this process's worker has ended with this status (negative: a signal). Returns at once."""
+    """Log that this process's worker has ended with this status (negative: a signal). Returns at once."""
     how = f"killed by {_signal(-status)}" if status < 0 else f"ended with status {status}"
     thread = threading.Thread(target=_note_death, args=(pid, how), name="durable-death", daemon=True)
     thread.start()
@@ -250,7 +251,7 @@ def _note_death(pid: int, how: str) -> None:
 
 
 def note_takeover(record: RunRecord, store: Store) -> None:
-    """Note that this worker goes on with a run whose worker has died."""
+    """Log that this worker continues a run whose worker has died."""
     try:
         now = clock.now()
         left = Activity.objects.using(conf.DATABASE).filter(run_id=record.id, fence__lt=record.fence)

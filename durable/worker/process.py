@@ -24,8 +24,8 @@ from durable.worker.loop import DueQueues, InlinePool, ThreadPool, WorkerLoop, s
 from durable.worker.presence import stop
 from durable.worker.supervisor import READY_FD, Echo
 
-# Seconds in which a worker whose parent is gone may let its passes reach their next operation. Shorter than the default
-# LEASE: nothing restarts this process, and other workers are to get its runs.
+# Seconds in which the passes of a worker whose parent is gone may reach their next operation. Shorter than the default
+# LEASE: nothing restarts this process, and other workers have to get its runs.
 GRACE: Final = 10.0
 
 
@@ -61,7 +61,7 @@ def run_worker(
 
 
 def _leave_what_goes_on(say: Echo) -> None:
-    """End the process if code that steps have left still runs: Python would wait for its threads."""
+    """End the process if code that steps have left behind still runs: Python would wait for its threads."""
     until = time.monotonic() + GRACE
     while left := left_behind():
         if time.monotonic() >= until:

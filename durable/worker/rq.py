@@ -2,17 +2,17 @@
 
 They run other jobs if `DURABLE["OTHER_JOBS"]` names them (`durable.worker.rq_jobs`).
 
-`manage.py durable_worker` uses `SimpleWorker`, which runs jobs in the worker's own process. `Worker` is for
-`manage.py rqworker`: set `RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}`, or name one of the two classes with
+`manage.py durable_worker` uses `SimpleWorker`, which runs jobs in the worker's own process. `Worker` is for `manage.py
+rqworker`: set `RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}`, or name one of the two classes with
 `--worker-class`. Stock RQ workers run durable's jobs as well, if they are started with `--serializer
 rq.serializers.JSONSerializer`; they learn of a shutdown half a second later.
 
-Owns how a job runs in the worker's own process and in a work horse, and how each is asked to stop; and, in the common
-base of both classes, which jobs a worker runs and how it reads them, its heartbeats outside of jobs, and what it keeps
-of a durable job. Must not know what a job of durable does, and executes no runs.
+Owns how a job runs in the worker's own process and in a work horse, and how each is stopped; and, in the common base of
+both classes, which jobs a worker runs, how it reads them, its heartbeats outside of jobs, and RQ's records of a durable
+job. Must not know what a job of durable does, and executes no runs.
 
 When Redis is away, the worker of a `durable_worker` process leaves RQ's loop, and serves the queues that the parent
-reports, as without Redis (`durable.worker.loop`). Once Redis is back, it has a new RQ worker.
+reports, as without Redis (`durable.worker.loop`). Once Redis is back, it starts a new RQ worker.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ __all__ = ["DurableWorkerMixin", "SimpleWorker", "Worker"]
 
 logger = logging.getLogger("durable.worker")
 
-# Seconds that an ending worker waits until its thread has unsubscribed from RQ's commands: a round trip, and no longer,
-# because the process is to end.
+# Seconds that an ending worker waits for its thread to unsubscribe from RQ's commands: a round trip, and no longer.
 UNSUBSCRIBE_TIMEOUT: Final = 2.0
 # Seconds between two heartbeats of a worker outside a job. RQ forgets a worker that has been silent for more than a
 # minute longer than it waits for jobs.
@@ -80,11 +79,10 @@ class DurableWorkerMixin:
     _seen_at = -math.inf  # the monotonic time of the last heartbeat that Redis has confirmed
 
     def guard(self, serializer: object) -> None:
-        """Check jobs before RQ imports or decodes anything of them. `serializer` is the command's option.
+        """Check jobs before RQ imports or decodes anything in them. `serializer` is the command's option.
 
         Each queue has its own serializer. A queue that RQ_QUEUES configures as JSON reads nothing else. `manage.py
-        rqworker` assumes pickle for all queues by default. Where OTHER_JOBS names nothing, only JSON
-        is read.
+        rqworker` assumes pickle for all queues by default. Where OTHER_JOBS names nothing, only JSON is read.
         """
         self.job_class = guarded(self.job_class)
         self.queue_class = _stoppable(self.queue_class, lambda: self._shutdown_requested_date is not None, self.leaving)
@@ -96,10 +94,10 @@ class DurableWorkerMixin:
             is_json = chosen is JSONSerializer or not conf.OTHER_JOBS
             queue.serializer = JSONSerializer if is_json else ReadsJson(chosen)
             queue.job_class = self.job_class
-        self.serializer = JSONSerializer  # for what RQ reads before the queue of the job is known
+        self.serializer = JSONSerializer  # used before RQ knows the queue of the job
 
     def leaving(self) -> AbstractContextManager[None]:
-        """Return a block around a look for jobs: an error within may be a reason to leave RQ's loop."""
+        """Return a context manager around a query for jobs: an error inside may be a reason to leave RQ's loop."""
         return contextlib.nullcontext()
 
     def execute_job(self, job: Job, queue: Queue) -> None:
@@ -115,9 +113,8 @@ class DurableWorkerMixin:
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
         """Send a heartbeat. If Redis has forgotten the worker (flushed or restarted), register it again.
 
-        RQ registers a worker once, when it starts. Without the new registration, a worker that goes on serving would be
-        in no list of workers. RQ sends five heartbeats for each job; outside a pipeline, another one within seconds is
-        left out.
+        RQ registers a worker once, when it starts. Without the new registration, a working worker would be missing from
+        all lists. RQ sends five heartbeats for each job; outside a pipeline, a further one within seconds is skipped.
         """
         if pipeline is not None:
             super().heartbeat(timeout, pipeline)  # type: ignore[misc]  # RQ's worker's
@@ -145,7 +142,7 @@ class DurableWorkerMixin:
         return answers
 
     def handle_payload(self, message: Any) -> None:
-        """Obey a command of RQ's. Ignore an unreadable one: an error would end the listening thread."""
+        """Obey a command from RQ. Ignore an unreadable one: an error would end the listening thread."""
         try:
             super().handle_payload(message)  # type: ignore[misc]  # RQ's worker's
         except Exception as error:  # noqa: BLE001 - anyone may publish anything here: deep JSON is a RecursionError
@@ -154,7 +151,7 @@ class DurableWorkerMixin:
     def unsubscribe(self) -> None:
         """Stop listening to RQ's commands, and wait for that at most `UNSUBSCRIBE_TIMEOUT`.
 
-        Some versions of redis-py, from 5.3 on, wait for themselves for ever if the listening connection is broken.
+        Some versions of redis-py, from 5.3 on, deadlock if the listening connection is broken.
         """
         farewell = threading.Thread(target=self._unsubscribe, name="durable-farewell", daemon=True)
         farewell.start()
@@ -165,7 +162,7 @@ class DurableWorkerMixin:
             super().unsubscribe()  # type: ignore[misc]  # RQ's worker's
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
-        """Note when the job ended. For a durable job, which is deleted at once, RQ's round trip is left out."""
+        """Note when the job ended. For a durable job, which is deleted at once, RQ's round trip is skipped."""
         if is_durable_job(job):
             job.ended_at = now()
         else:
@@ -195,10 +192,11 @@ class DurableWorkerMixin:
 def _stoppable(
     queue_class: type[Queue], is_stopping: Callable[[], bool], leaving: Callable[[], AbstractContextManager[None]]
 ) -> type[Queue]:
-    """Return the queue class with a last look at `is_stopping` before it waits for a job, which raises StopRequested.
+    """Return the queue class, changed to check `is_stopping` once more before it waits for a job; it then raises
+    StopRequested.
 
     RQ's signal handler raises StopRequested in whatever code an idle worker executes. A logging handler, for example,
-    swallows every exception. Without the look, the worker would then wait for jobs for ever.
+    swallows every exception. Without the check, the worker would then wait for jobs forever.
     """
 
     def look() -> None:
@@ -231,11 +229,11 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
     """
 
     loop: WorkerLoop | None = None
-    #: Whether it leaves RQ's loop when Redis is away, to poll the database, and the error that made it leave.
+    #: Whether it leaves RQ's loop to poll the database when Redis is away, and the error that made it leave.
     leaves = False
     lost: BaseException | None = None
     _is_asked_to_leave = False
-    _is_not_suspended = False  # whether Redis has said since the last job that workers are not suspended
+    _is_not_suspended = False  # whether Redis has confirmed since the last job that workers are not suspended
     _sent_state = ""  # the state that was last written to Redis
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -266,7 +264,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
     @contextlib.contextmanager
     def leaving(self) -> Iterator[None]:
-        """Leave RQ's loop if Redis is away, in the way that RQ logs no error of."""
+        """Leave RQ's loop if Redis is away, by an exception that RQ does not log as an error."""
         if not self.leaves:
             yield
             return
@@ -284,7 +282,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             raise StopRequested from None
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """Try again quietly where the worker's own loop notices that Redis is away."""
+        """Retry quietly if the worker's own loop notices that Redis is away."""
         if self._is_asked_to_leave or self.lost is not None:
             pubsub_thread.stop()
             return
@@ -357,9 +355,9 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         return execution
 
     def beat(self) -> None:
-        """Send RQ's heartbeat of a long job and its worker, from any thread, as often as RQ's forking worker does.
+        """Send RQ's heartbeat for a long job and its worker, from any thread, as often as RQ's forking worker does.
 
-        Nothing is sent once the end of the job has begun.
+        Sends nothing once the end of the job has begun.
         """
         if not self._is_beat_due():
             return
@@ -370,8 +368,8 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
                 self.maintain_heartbeats(job, *execution_args(execution))
 
     def _begin_beat(self) -> None:
-        """Beat in another thread. RQ waits for an answer of Redis for longer than a lease lasts, which the caller
-        renews.
+        """Send heartbeats in another thread: RQ may wait for Redis longer than a lease lasts, and the caller renews
+        leases.
         """
         if self._is_beat_due() and not self._beating.locked():
             threading.Thread(target=self.beat, name="durable-heartbeat", daemon=True).start()
@@ -380,7 +378,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         return self._beats_for is not None and time.monotonic() - self._beaten_at >= self.job_monitoring_interval
 
     def _end_beats(self) -> None:
-        """Stop the heartbeats. Wait for one that is under way, so that it writes nothing after the end of its job."""
+        """Stop the heartbeats. Wait for one that is under way, so that it writes nothing after the end of the job."""
         with self._beating:
             self._beats_for = None
 
@@ -390,12 +388,12 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         super().handle_execution_ended(job, queue, heartbeat_ttl)
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
-        """Write the remaining records of RQ. A durable job has none."""
+        """Write RQ's remaining records. A durable job has none."""
         if not is_durable_job(job):
             super().prepare_job_execution(job, remove_from_intermediate_queue)
 
     def finish_job(self, job: Job) -> None:
-        """Delete and count the job, and query what RQ's loop queries next, in one round trip."""
+        """Delete and count the job, and run the next queries of RQ's loop, in one round trip."""
         if self._is_asked_to_leave:
             return
         try:  # the work of the job is done: RQ would note a failure
@@ -460,7 +458,9 @@ class Worker(DurableWorkerMixin, rq.Worker):
                 os.kill(self.horse_pid, signal.SIGTERM)
 
     def setup_work_horse_signals(self) -> None:
-        """Install the horse's signal handler: the first SIGTERM requests a stop, the second kills. Other jobs go on."""
+        """Install the horse's signal handler: the first SIGTERM requests a stop, the second kills. Other jobs
+        continue.
+        """
         super().setup_work_horse_signals()  # type: ignore[no-untyped-call]  # RQ's own
         stop.clear()
         signal.signal(signal.SIGTERM, _on_terminate)
@@ -486,7 +486,7 @@ def serve(loop: WorkerLoop, queues: Sequence[str], due: DueQueues, *, logging_le
 
 
 def _serve_with_redis(loop: WorkerLoop, queues: Sequence[str], due: DueQueues, logging_level: str) -> None:
-    """Have an RQ worker serve the queues. Its loop ends by itself only when Redis is in trouble."""
+    """Let an RQ worker serve the queues. Its loop ends by itself only if Redis fails."""
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         worker = _rq_worker(loop, queues)  # which sends its name to Redis
@@ -504,7 +504,7 @@ def _serve_with_redis(loop: WorkerLoop, queues: Sequence[str], due: DueQueues, l
 
 
 def _poll_until_back(loop: WorkerLoop, queues: Sequence[str], due: DueQueues) -> None:
-    """Serve what is due without Redis until each Redis of the queues answers, but for a moment at least."""
+    """Serve due runs without Redis until each Redis of the queues answers, but at least for a moment."""
     is_back, has_ended = threading.Event(), threading.Event()
 
     def look() -> None:
@@ -516,7 +516,7 @@ def _poll_until_back(loop: WorkerLoop, queues: Sequence[str], due: DueQueues) ->
 
     looking = threading.Thread(target=look, name="durable-redis-watch", daemon=True)
     looking.start()
-    for queue in queues:  # what the process was to be notified of meanwhile
+    for queue in queues:  # runs of which the process was not notified meanwhile
         due.run_is_due(queue)
     try:
         serve_polling(loop, due, is_back.is_set)
@@ -546,7 +546,7 @@ def _rq_worker(loop: WorkerLoop, queues: Sequence[str]) -> SimpleWorker:
     assert isinstance(worker, SimpleWorker)
     pool = worker.connection.connection_pool
     pool.connection_kwargs.setdefault("socket_connect_timeout", CONNECT_TIMEOUT)
-    pool.set_retry(Retry(NoBackoff(), 1))  # to poll the database is better than to try again for long
+    pool.set_retry(Retry(NoBackoff(), 1))  # polling the database is better than retrying for long
     worker.loop = loop
     worker.leaves = True
     return worker

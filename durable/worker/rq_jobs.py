@@ -180,7 +180,7 @@ def _is_allowed(name: str) -> bool:
 
 
 def refuse(worker: Any, job: Job, queue: Queue, problem: str) -> None:
-    """Make RQ list the job as failed, and log why. Nothing of the job runs, and it is not tried again."""
+    """Make RQ list the job as failed, and log why. Nothing in the job runs, and it is not tried again."""
     text = (
         f"refused job {job.id!a} of the queue \"{queue.name}\": {problem}. Durable's workers run durable's jobs; to run others "
         'too, name their functions or modules in DURABLE["OTHER_JOBS"]. If your project has not enqueued it, '
@@ -212,7 +212,7 @@ def execution_args(execution: Execution | None) -> tuple[Any, ...]:
 
 
 def is_durable_job(job: Job) -> bool:
-    """Return True if the notifier has made this job, so that nothing is to be kept of its success."""
+    """Return True if the notifier created this job, so that no record of its success is kept."""
     has_more = job.repeats_left or job.group_id or getattr(job, "has_rate_limit", False)  # the last one from RQ 3 on
     if job.result_ttl != 0 or has_more:  # another user's own job with the same function
         return False
@@ -247,7 +247,7 @@ def begin(worker: Any, job: Job) -> Execution:
 
 
 def end(worker: Any, job: Job, pipeline: Pipeline) -> None:
-    """Add the commands to the pipeline that count `job` as done by `worker` and delete the job."""
+    """Add commands to the pipeline that count `job` as done by `worker` and delete it."""
     assert job.started_at is not None, "RQ notes it before it performs a job"
     assert job.ended_at is not None, "RQ notes it before it handles a success"
     worker.increment_successful_job_count(pipeline=pipeline)

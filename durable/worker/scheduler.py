@@ -5,21 +5,21 @@ A *suspect* is a run that may have killed its worker (its `crashes` is not 0, an
 well). A suspect is executed alone: if it kills this worker too, no run beside it is counted as having crashed. Waiting
 runs would be counted as well, so a suspect comes last of those that wait, and further suspects are sent away.
 
-A suspect waits, and so does what is due behind it, but not for ever:
+A suspect waits, and so do the runs due after it, but not forever:
 
 1. It waits for `MAX_WAIT`. Then it is left to other workers for `DEFERRAL`, again and again, while others begin here.
 2. After `MAX_DEFERRAL` no other worker seems to be there for it. It keeps its place at the head, and nothing else
-   begins, so that the short passes come to their end.
-3. What has lasted for `DRAIN` by then is long, for minutes or hours, and the suspect begins beside it. So nothing
-   stands still for longer than `DRAIN` before a suspect and `QUARANTINE` after it. After such a pass, the next suspect
-   waits for as long as that one kept others from beginning: they have half of the time at least.
+begins, so that the short passes come to their end.
+3. What has lasted for `DRAIN` by then is long, for minutes or hours, and the suspect begins beside it. So other runs
+wait at most `DRAIN` before a suspect and `QUARANTINE` after it. After such a pass, the next suspect waits as long as
+that one kept others from beginning, so that these have at least half of the time.
 
 No suspect begins beside another one, however long that takes: it is left to others until the pass of the other one
 ends, and new runs begin meanwhile. This bounds what a killer does to a run beside it. The first time costs that run no
 attempt. From then on it is a suspect itself, and no suspect is begun beside it before it has made progress. A second
 time would cost it an attempt, because the attempts of suspects are recorded before they run. Two ways were rejected. To
-wait for long passes too is a standstill of the whole installation if it has one worker. To leave a suspect to others
-until it can be alone is a wait without an end where long passes overlap.
+wait for long passes too would stop a whole installation with one worker. To leave a suspect to others until it can be
+alone would never end where long passes overlap.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from typing import Final
 
 from durable.core.records import RunRecord
 
-# Seconds that a claimed run waits behind passes before other workers get it. A second is what a message may be late; a
-# shorter time would release runs behind passes that a busy machine merely slows down.
+# Seconds that a claimed run waits behind passes before other workers get it. A message may be a second late; a shorter
+# time would release runs merely because a busy machine slows passes down.
 MAX_WAIT: Final = 1.0
-# Seconds for which nothing begins beside a suspect. A run that kills its process does so early, if it is to be seen.
+# Seconds for which nothing begins beside a suspect. A run that visibly kills its process does so early.
 QUARANTINE: Final = 30.0
-# Seconds for which a suspect that could not begin alone is left to other workers: several of their polls and jobs.
+# Seconds for which a suspect that could not begin alone is left to other workers: time for several polls and jobs.
 DEFERRAL: Final = 5.0
 # Seconds after which such a suspect keeps its place here: after several deferrals no other worker is there for it.
 MAX_DEFERRAL: Final = 6 * DEFERRAL
@@ -122,7 +122,7 @@ class Scheduler:
             return wanted if free > 0 or (wanted > 0 and 2 * wanted >= ahead) else 0
 
     def add(self, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[RunRecord]]:
-        """Add claimed runs to those that wait, and behind them one suspect.
+        """Add claimed runs to the waiting ones, and one suspect after them.
 
         Return the runs that may not wait here: those to release and those to defer.
         """
@@ -222,13 +222,13 @@ class Scheduler:
         return turn is not None and bool(turn.record.crashes) and self._clock() - turn.began_at < QUARANTINE
 
     def _may_begin(self, suspect: RunRecord) -> bool:
-        """Return True if the suspect may begin now: alone, or beside long passes if it has waited for long."""
+        """Return True if the suspect may begin now: alone or, if it has waited long enough, beside long passes."""
         now = self._clock()
         is_drained = all(now - each.began_at >= DRAIN for each in self._passing)
         return not self._passing or (is_drained and self._keeps_place(suspect, now))
 
     def _keeps_place(self, record: RunRecord, now: float) -> bool:
-        """Return True if the run is a suspect that was put off for long enough and can begin soon."""
+        """Return True if the run is a suspect that was deferred for long enough and can begin soon."""
         is_overdue = bool(record.crashes) and now - self._put_off.get(record.id, math.inf) >= MAX_DEFERRAL
         has_room = len(self._passing) < self.size and not self._is_beside_suspect()
         return is_overdue and has_room and now >= self._respite_until

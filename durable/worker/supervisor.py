@@ -39,9 +39,9 @@ PARENTS: Final = (COMMAND, "durable_dev")  # the commands that start workers
 READY_FD: Final = "DURABLE_READY_FD"
 CHILD_OPTION: Final = "--as-child"
 # Seconds before a worker that died starts again: at first, so that one crash costs little, and at most, so that a
-# worker that cannot start takes a small part of a processor.
+# worker that cannot start uses little of a processor.
 RESTART: Final = (0.2, 10.0)
-# Seconds after which the death of a worker counts as its first one again: longer than the pauses, and than a start.
+# Seconds after which a worker's death counts as its first again: longer than the pauses and a start.
 HEALTHY: Final = 30.0
 # Seconds within which a second signal counts as an echo of the first: a process manager may signal the group as well.
 AGAIN: Final = 0.5
@@ -157,7 +157,7 @@ class Supervisor:
                 wakeup.send(b"\0")
 
     def run_is_due(self, queue: str) -> None:
-        """Tell the workers of a due run of `queue`, since they do not poll. Called in the timer's thread."""
+        """Report a due run of `queue` to the workers, which do not poll. Called in the timer's thread."""
         for child in self.children:
             # the pipe is full, or its reader has ended
             with self._pipes_in_use, contextlib.suppress(OSError, ValueError):
@@ -219,7 +219,7 @@ class Supervisor:
         child.started_at = time.monotonic()
 
     def _hear(self, child: _Child) -> None:
-        """Note whether the worker has reported that it is ready."""
+        """Record that the worker has reported that it is ready, if it has."""
         if child.process is not None and not child.is_ready:
             with contextlib.suppress(OSError):
                 child.is_ready = os.read(child.ready_fd, 1) != b""
@@ -230,7 +230,7 @@ class Supervisor:
             self._stop()
 
     def _replace_changed(self) -> None:
-        """Start workers with the new code beside the old ones, which hand over and may still execute a step."""
+        """Start workers with the new code; the old ones hand over their runs and may still execute a step."""
         changed = []
         while not self._changed.empty():
             changed.append(self._changed.get())

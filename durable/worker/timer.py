@@ -6,14 +6,12 @@ enqueues a job even where a pending-notification key says that there is one. Bot
 run. Any number of them may run at once: notifications are coalesced, and the job of a superfluous one finds nothing to
 do. They survive any outage of the database or Redis.
 
-Between two notifications the sweep also counts what has ended (`durable.rollups`), and deletes, for a moment, rows that
-are past their `RETENTION`. `durable.retention` decides which rows those are.
+Between two notifications the sweep also counts ended runs (`durable.rollups`), and spends a short time on deleting rows
+past their `RETENTION` (`durable.retention` decides which).
 
-The ticker: the thread that ticks schedules at their moments (`durable.operations.schedules`).
-
-It looks each second. It is a thread of its own beside the timer, so that thousands of ticks at one moment put off no
-deadline of a run. Any number of them may run at once. At its looks it also hands on slots of limits that runs have
-given up outside a pass.
+The *ticker* ticks schedules at their moments (`durable.operations.schedules`); it checks once a second. It is a thread
+of its own, so that thousands of ticks at one moment do not delay deadlines of runs. At each check it also hands on
+slots that runs have given up outside a pass.
 """
 
 from __future__ import annotations
@@ -51,33 +49,33 @@ from durable.worker.unanswered import answered_within, watch_connections
 
 logger = logging.getLogger("durable.timer")
 
-# Seconds between two ticks at least, even if deadlines are dense: a fifth of what the timer may be late.
+# The fewest seconds between two ticks, even if deadlines are dense: a fifth of the timer's allowed delay.
 PAUSE: Final = 0.01
-# What two ticks of the timer have in common, for commits that come after the time that they carry.
+# The overlap of two ticks' time ranges, for commits that come later than the time written in them.
 OVERLAP: Final = timedelta(seconds=1)
-# Seconds of one sweep in which rows are deleted, at most, so that the next sweep is not late.
+# The most seconds of one sweep spent on deleting rows, so that the next sweep is not late.
 PRUNE_FOR: Final = 2.0
-# Seconds from the end of a round of pruning to the next: an idle database is not searched at every sweep.
+# Seconds from the end of a round of pruning to the next, so that an idle database is not searched at every sweep.
 PRUNE_EVERY: Final = 60.0
-# Seconds of one sweep in which held runs are resumed, at most, and how many of them at a time.
+# The most seconds of one sweep spent on resuming held runs, and how many are resumed at a time.
 RELEASE_FOR: Final = 2.0
-CASCADE_FOR: Final = 2.0  # seconds of a sweep in which the children of ended runs are cancelled
+CASCADE_FOR: Final = 2.0  # the most seconds of a sweep spent on cancelling the children of ended runs
 RELEASE_AT_ONCE: Final = 100
-# Seconds between two rows of the audit log about pruning, so that the log grows by a row an hour at most.
+# Seconds between two audit rows about pruning, so that the log grows by at most one row an hour.
 LOG_EVERY: Final = 3_600.0
 # Seconds without an answer after which Redis is away.
 SILENCE: Final = 2.0
-# Between two turns of the chores.
+# Seconds between two turns of the chores.
 CHORES_EVERY: Final = timedelta(seconds=30)
-#: Functions of the time. Each returns soon, and may be called by several processes at once. They are named, and not
-#: imported: their packages are above this one, and only the process of the sweep needs them.
+#: Functions called with the time. Each returns soon, and several processes may call it at once. They are given by name,
+#: because their packages are above this one and only the process of the sweep needs them.
 CHORES: Final = ("durable.alerts.watch.look", "durable.inspection.history_counts.count_long_histories")
 
 _log_this = redis_clients.LogThrottle()
 
 
 class Periodic:
-    """A thread that calls `tick` and waits until the time that `tick` returned, again and again. A context manager."""
+    """A thread that calls `tick`, waits until the time that it returned, and repeats. A context manager."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
@@ -122,7 +120,7 @@ class Periodic:
         try:
             while not self._stopping:
                 with self._condition:
-                    self._next = None  # from here on an alarm may arrive for a deadline that the tick does not see
+                    self._next = None  # from here on, an alarm may arrive for a deadline that the tick misses
                 try:
                     self.bring_forward(self._tick_safely())
                     self._wait()
@@ -168,7 +166,8 @@ class Periodic:
 
 
 class Timer(Periodic):
-    """Notifies at deadlines, less than 50 ms late on an idle machine; a sweep's interval late if Redis lost an alarm.
+    """Notifies at deadlines: less than 50 ms late on an idle machine, or a sweep's interval late if Redis lost an
+    alarm.
 
     Without Redis, and while Redis is away, it polls: every POLL_INTERVAL it notifies of all queues with due runs.
     """
@@ -182,7 +181,7 @@ class Timer(Periodic):
 
         That is the next deadline, or when to query for it again.
 
-        The sweep notifies of runs that became due earlier and that no worker has claimed.
+        The sweep notifies of earlier due runs that no worker has claimed.
         """
         with answered_within(conf.LEASE):
             return self._tick(now)
@@ -203,7 +202,7 @@ class Timer(Periodic):
 
 
 class Sweep(Periodic):
-    """Every SWEEP_INTERVAL notifies all queues with due runs or expired leases, even if a notification is pending."""
+    """Notifies all queues with due runs or expired leases every SWEEP_INTERVAL, even if a notification is pending."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-sweep")
@@ -211,12 +210,12 @@ class Sweep(Periodic):
         self._round: Iterator[Pruned] | None = None
         self._next_round = 0.0
         self._unlogged = Pruned()
-        self._next_search = 0.0  # when dead workers and forgotten slots are looked for again, monotonic
-        self._last_group = ""  # of children whose turns were looked at
-        self._next_row = 0.0  # when the audit log may be written to again, monotonic
+        self._next_search = 0.0  # when to search for dead workers and forgotten slots again, monotonic
+        self._last_group = ""  # the last group whose turns were checked
+        self._next_row = 0.0  # when the next audit row may be written, monotonic
 
     def tick(self, now: datetime) -> datetime:
-        """Notify, count what has ended, prune for a moment, and return the time of the next sweep."""
+        """Notify, count ended runs, prune for a short time, and return the time of the next sweep."""
         self.store.learn_queues()
         for queue in self.store.due_queues(now):
             notify.notify(queue, force=True)
@@ -231,7 +230,7 @@ class Sweep(Periodic):
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
 
     def _give_turns(self, now: datetime) -> None:
-        """Let children of groups begin that were locked when their turns came, for a moment only."""
+        """For a short time, start children whose turns came while their rows were locked."""
         until = time.monotonic() + min(CASCADE_FOR, conf.SWEEP_INTERVAL / 2)
         while not self._stopping and time.monotonic() < until:
             found = self.store.give_turns(self._last_group, now)
@@ -243,18 +242,16 @@ class Sweep(Periodic):
                 notify.notify(queue)
 
     def _cascade(self, now: datetime) -> None:
-        """Cancel what the ends of runs have left of their children, for a moment only; each parent's in batches."""
+        """For a short time, cancel children of ended runs that are still open; each parent's in batches."""
         until = time.monotonic() + min(CASCADE_FOR, conf.SWEEP_INTERVAL / 2)
         last = ""
         while not self._stopping and time.monotonic() < until and (found := self.store.cascade(last, now)) is not None:
             parent, number = found
-            if not number:  # the others are locked: the next sweep goes on with them
+            if not number:  # the others are locked: the next sweep continues with them
                 last = parent
 
     def _release_starts(self, now: datetime) -> None:
-        """Resume runs that a hold of their workflow has paused and whose release was too long for one call, or was cut
-        short.
-        """
+        """Resume runs paused by a hold that has been released, if the release did not resume all of them."""
         until = time.monotonic() + min(RELEASE_FOR, conf.SWEEP_INTERVAL / 2)
         while not self._stopping and (runs := self.store.release_starts(now, RELEASE_AT_ONCE)):
             for run in runs:
@@ -271,7 +268,7 @@ class Sweep(Periodic):
                 return
 
     def _clear_up(self, now: datetime) -> None:
-        """Delete the rows of workers that have been dead for long, and give up forgotten slots; once in a while."""
+        """Now and then, delete the rows of workers that have been dead for long, and give up forgotten slots."""
         if time.monotonic() < self._next_search:
             return
         self._next_search = time.monotonic() + PRUNE_EVERY
@@ -282,7 +279,7 @@ class Sweep(Periodic):
             notify.notify(run.queue)
 
     def _prune(self, now: datetime) -> None:
-        """Continue the round of pruning, or begin one if it is time; for a moment only."""
+        """For a short time, continue the round of pruning, or begin one if it is due."""
         if self._round is None:
             if time.monotonic() < self._next_round or (pruner := _pruner()) is None:
                 return
@@ -301,7 +298,7 @@ class Sweep(Periodic):
             self._unlogged += total
 
     def _log(self, now: datetime) -> None:
-        """Record in the audit log what this process has pruned. Seldom, so that pruning does not make the log grow."""
+        """Log what this process has pruned, seldom enough that pruning does not make the audit log grow."""
         if self._unlogged == Pruned() or time.monotonic() < self._next_row:
             return
         pruned, self._unlogged = self._unlogged, Pruned()
@@ -321,7 +318,7 @@ class Sweep(Periodic):
 
 
 def _pruner() -> Pruner | None:
-    """Return the Pruner of the settings, or None if they keep everything or cannot be read."""
+    """Return the Pruner of the settings; None if they keep everything or cannot be read."""
     try:
         policy = Policy.of(conf.RETENTION)
     except RetentionError as error:
@@ -332,13 +329,13 @@ def _pruner() -> Pruner | None:
 
 
 class Chores(Periodic):
-    """Does what `CHORES` names every half minute."""
+    """Calls the functions in `CHORES` every half minute."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-chores")
 
     def tick(self, now: datetime) -> datetime:
-        """Do all of them, and return the time of the next turn."""
+        """Call all of them, and return the time of the next turn."""
         for chore in CHORES:
             import_string(chore)(now)
         return now + CHORES_EVERY
@@ -398,7 +395,7 @@ class DeadlineListener:
                 if message is None:
                     asked_at = self._ask(pubsub, asked_at)
                     continue
-                asked_at = None  # whatever it says, it has come from Redis
+                asked_at = None  # any message shows that Redis is there
                 if message["type"] == "subscribe":
                     self._hear(queue)
                 elif message["type"] == "message":
@@ -406,7 +403,7 @@ class DeadlineListener:
 
     @staticmethod
     def _ask(pubsub: PubSub, asked_at: float | None) -> float:
-        """Ask Redis for a sign, since a host that vanishes closes no connection. Return when it was asked."""
+        """Ping Redis, since a host that vanishes closes no connection. Return when it was pinged."""
         if asked_at is None:
             pubsub.ping()
             return time.monotonic()
@@ -434,22 +431,22 @@ class DeadlineListener:
             )
 
 
-#: Between two looks at most: what was added or has ended meanwhile, and a clock that was set, are noticed then.
+#: The most seconds between two checks, which notice new schedules, ended runs and a clock that was set.
 LOOK_EVERY: Final = timedelta(seconds=1)
-#: How many notes about slots a look works off at most.
+#: The most notes about slots to process in one check.
 _NOTES_AT_ONCE: Final = 200
-#: Until the next look if other tickers hold what is due.
+#: Seconds until the next check if other tickers have locked the due schedules.
 _HELD_BY_OTHERS: Final = timedelta(milliseconds=50)
 
 
 class Ticker(Periodic):
-    """Ticks schedules less than 50 ms after their moments on an idle machine, with one look a second between them."""
+    """Ticks schedules less than 50 ms after their moments on an idle machine; in between it checks once a second."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-ticker")
 
     def tick(self, now: datetime) -> datetime:
-        """Tick all that is due, and return the time of the next look."""
+        """Tick all due schedules, and return the time of the next check."""
         for queue in self.store.sweep_slots(now, _NOTES_AT_ONCE)[0]:
             notify.notify(queue)
         while not self._stopping:

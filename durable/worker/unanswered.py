@@ -1,17 +1,17 @@
-"""Statements that get no answer: told in the log, and ended, so that the threads that wait for them go on.
+"""Statements that get no answer: they are logged and ended, so that the waiting threads can continue.
 
 A host that vanishes closes no connection. A thread that waits for its answer waits for minutes, and no error says so.
-What is ended here is the connection, by its socket: a request to cancel a statement would go to the same host. The
-thread gets an OperationalError, as from a connection that broke, and tries again with another one.
+Here the connection is ended, by its socket: a request to cancel a statement would go to the same host. The thread gets
+an OperationalError, as from a connection that broke, and tries again with another one.
 
 - `answered_within` is for a thread that never waits for locks and asks for little, that of leases or of deadlines. If
   it gets no answer until leases run out, the database is gone, for all threads of the process.
 - `Statements` is what such a thread knows of the others: theirs may wait for locks, so the server is asked whether it
   is busy with one that has had no answer for so long.
 
-Only statements of durable's own are ended: what the code of a step asks may take hours. Nothing is noted for a
-statement. Whose it is, and whether it is the same as at the last look, is read from the frames of its thread. Only
-PostgreSQL has sockets; elsewhere nothing is watched.
+Only durable's own statements are ended: those of a step's code may take hours. Statements are not registered: their
+thread's frames show whose statement it is, and whether it is the same as at the last check. Only PostgreSQL has
+sockets; elsewhere nothing is watched.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from durable.store import sessions
 logger = logging.getLogger("durable.worker")
 
 _ACTIVE: Final = 1  # libpq's PQTRANS_ACTIVE
-# A server that only waits for its client to take the answer is not busy. Another session's number may be the same. The
-# numbers that a pooler gives are not the server's, which shows in that of the session that asks: then nobody knows.
+# A server that only waits for its client to take the answer is not busy. Another session's number may be the same. A
+# pooler's numbers are not the server's, which shows in that of the asking session: then the answer is unknown.
 _BUSY: Final = """SELECT 1 WHERE pg_backend_pid() <> %s OR EXISTS (
   SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientWrite')"""
 _DRIVER: Final = ("psycopg", "durable.store.postgres.libpq")
-# What a statement passes on its way to the server, whoever's it is: libraries, and durable's own.
+# The modules that any statement passes through on its way to the server: libraries, and durable's own.
 _LIBRARIES: Final = ("psycopg", "django", "contextlib", "durable.guard")
 _AROUND: Final = (("durable.store.sessions", "wait"), ("durable.store.transactions", "looking"))
 
@@ -55,7 +55,7 @@ _lock = threading.Lock()
 
 
 def watch_connections() -> None:
-    """Know the connections of this thread, and those that any thread of this process will make."""
+    """Watch the connections of this thread, and those that any thread of this process will open."""
     connection_created.connect(_on_created, dispatch_uid="durable.worker.unanswered")
     for connection in connections.all(initialized_only=True):
         _on_created(connection=connection)
@@ -68,9 +68,9 @@ def _on_created(*, connection: BaseDatabaseWrapper, **_: object) -> None:
 
 
 class answered_within:  # noqa: N801  # used like a function
-    """End what waits for durable's database, in each thread of this process, if this block does so after `seconds`.
+    """End waits for durable's database in all threads of this process if the block is still running after `seconds`.
 
-    Look again each time that so many seconds are over. The block may wait for Redis, too, which ends nothing.
+    Checks again each time that so many seconds have passed. The block may wait for Redis too, which ends nothing.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -102,16 +102,16 @@ class answered_within:  # noqa: N801  # used like a function
 
 
 class Statements:
-    """The statements of durable's own that threads of this process wait for, as one thread sees them."""
+    """Durable's own statements that threads of this process wait for, as seen by one thread."""
 
     def __init__(self) -> None:
-        #: What was under way at the last look, and since when (monotonic). A frame that is kept is that of one call.
+        #: The statements under way at the last check, and since when (monotonic). Keeping a frame identifies its call.
         self._seen: dict[BaseDatabaseWrapper, tuple[FrameType, float]] = {}
 
     def look(self) -> None:
-        """End those that have had no answer for as long as a lease lasts, unless the server is busy with them.
+        """End statements without an answer for as long as a lease lasts, unless the server is busy with them.
 
-        Costs no statement if there are none. Call it again and again, at intervals much shorter than a lease.
+        No statement if there are none. Call it repeatedly, at intervals much shorter than a lease.
         """
         waiting, before, now = _waiting(), self._seen, time.monotonic()
         self._seen = {}
@@ -134,7 +134,7 @@ class Statements:
 def _is_busy_with(connection: BaseDatabaseWrapper) -> bool:
     """Return True if the server executes the statement of another thread's connection, or waits for a lock in it.
 
-    True as well where a pooler is between: it has limits of its own for a server that does not answer.
+    True as well behind a pooler, which has its own limits for a server that does not answer.
     """
     with suppress(Exception):  # the connection was closed meanwhile
         own = connections[conf.DATABASE]
@@ -173,7 +173,7 @@ def _tell(seconds: float) -> None:
 
 
 def _statement(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of durable's that has sent what a thread with this innermost frame waits for.
+    """Return the frame of durable that sent the statement for which a thread with this innermost frame waits.
 
     Return None if other code has sent it.
     """
