@@ -282,14 +282,10 @@ class Workflow(Generic[P, R_co]):
             kwargs=kwargs,
             handle=Handle,
             run_id=None if options.run_id is None else check_id(options.run_id),
-            delay=options.delay,
-            deadline=options.deadline,
-            work_limit=options.work_limit,
+            how=options.how,
             when_parent_ends=options.when_parent_ends or WhenParentEnds.CANCEL,
             rollback=bool(options.rollback),
             key=None if key is None else ChildKey(key.key, replaces=key.if_open == "replace"),
-            ranking=options.ranking,
-            tags=options.stored_tags,
             limits=self.limits,
         )
 

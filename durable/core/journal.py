@@ -25,6 +25,7 @@ from durable.core.limits.slot_records import LIMIT, SlotChange
 from durable.core.message_claims import MessageClaims
 from durable.core.message_types import MessageTypes
 from durable.core.names.renames import names_of
+from durable.core.new_runs import key_of
 from durable.core.records import (
     ENDED,
     Batch,
@@ -46,7 +47,7 @@ from durable.core.records import (
     Uncommitted,
 )
 from durable.core.tags import newest_pruned, with_pruned
-from durable.core.time_limits import RunLimits, key_of
+from durable.core.time_limits import RunLimits
 from durable.core.transitions import progressed
 from durable.core.witnesses import Witnesses
 

@@ -5,14 +5,13 @@ Owns the limits and what remains of them. Plain data: `durable.core.run_pass` en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from durable.core.duration import later
 from durable.core.errors import RunDeadlineError
-from durable.core.limits.ranks import Ranking
-from durable.core.records import ChildStart, EntryRecord, RunRecord, SavedDetails
+from durable.core.records import EntryRecord, SavedDetails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,31 +64,6 @@ def _after(now: datetime, length: float) -> datetime | None:
         return now + timedelta(seconds=length)
     except OverflowError:  # past the year 9999
         return None
-
-
-@dataclass(slots=True, kw_only=True)
-class NewRun(RunRecord):
-    """A run to create: its row, and the records stored with it.
-
-    `key` is only set for a child; other starts pass it separately. `tags` have their values as they are stored. A child
-    whose `ranking` lacks a priority or a share has that of its parent.
-    """
-
-    limits: RunLimits | None = None
-    key: str | None = None
-    ranking: Ranking | None = None
-    tags: Mapping[str, str] | None = None
-
-
-def key_of(start: ChildStart) -> tuple[str, str] | None:
-    """Return the workflow and the key of a child that is to be started with a key."""
-    run = start.run
-    return (run.workflow, run.key) if isinstance(run, NewRun) and run.key is not None else None
-
-
-def without_key(start: ChildStart) -> ChildStart:
-    """Return the start without the child's key, because that is already taken."""
-    return start._replace(run=replace(start.run, key=None)) if isinstance(start.run, NewRun) else start
 
 
 class History(list[EntryRecord]):

@@ -40,6 +40,7 @@ from durable.core.journal import Event, Journal
 from durable.core.limits.rates import LimitClosing, Reservation
 from durable.core.limits.slot_records import Admission
 from durable.core.limits.slots import Acquire, CloseLimit, Reserve
+from durable.core.new_runs import NewRun
 from durable.core.places import Place, of_message, of_start
 from durable.core.records import (
     ENDED,
@@ -58,7 +59,6 @@ from durable.core.records import (
     RunRecord,
     RunState,
 )
-from durable.core.time_limits import NewRun
 from durable.core.transitions import started
 from durable.drivers.threads import ThreadDelegate
 from durable.execution.commit_retry import retry_commit
@@ -66,12 +66,10 @@ from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE, Ope
 from durable.execution.environment import COMMITS_LOST, LEASE_LOST, Eviction, PassEvents
 from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
-from durable.store.base import MessagesLeft
+from durable.store.base import MessagesLeft, inherited
 from durable.store.families import Decide, recover_family
 from durable.store.transactions import BROKEN, kept_open
 
-#: The fence of a new run whose first pass has something to load.
-_LOADED = 1
 #: Re-encodes codec text of the first place for the second.
 Copied = Callable[[str, Place, Place], str]
 
@@ -124,20 +122,15 @@ def _started(
     given, place = run.input, Place(run.id, "input")
     if sent.input is not None:
         given, place = sent.input, of_start(sent.run_id, first.id)
-    limits = store.limits(run.id)
     wanted = NewRun(
         id=chosen,
         workflow=run.workflow,
         queue=run.queue,
         input=copied(given, place, Place(chosen, "input")),
         created_at=now,
-        limits=None if limits is None else limits.renewed(now),
-        ranking=store.rankings([run.id]).get(run.id),
-        tags=store.tags([run.id], at_start=True).get(run.id),
+        **inherited(store, run.id, now),
         **started(now),
     )
-    if limits is not None:
-        wanted.fence = _LOADED
     following, is_new = store.start_keyed(wanted, key)
     assert is_new, "this transaction has the key"
     store.send([_sent_again(message, chosen, copied) for message, _ in taken])

@@ -27,6 +27,7 @@ from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue
 from durable.core.location import unescape
 from durable.core.names.recorded_names import other_names
+from durable.core.new_runs import NewRun
 from durable.core.options import handler_name
 from durable.core.records import (
     ENDED,
@@ -41,7 +42,6 @@ from durable.core.records import (
 )
 from durable.core.summary import Summary, SummaryKind
 from durable.core.tags import check_data
-from durable.core.time_limits import NewRun
 from durable.models import Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.models.rows import NameField
 from durable.operations.audit import Attribution, audited

@@ -9,8 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, get_type_hints
 
@@ -20,14 +19,12 @@ from django.db import OperationalError, ProgrammingError
 from durable import runtime
 from durable.conf import conf
 from durable.core.current import running_run
-from durable.core.duration import later
 from durable.core.errors import KeyConflictError, RunConflictError, StartRefusedError
 from durable.core.ids import check_id, check_queue, new_id
-from durable.core.limits.ranks import Ranking
+from durable.core.new_runs import How, NewRun
 from durable.core.places import Place
 from durable.core.records import ActionRecord, RunRecord
 from durable.core.registry import WorkflowDefinition
-from durable.core.time_limits import NewRun, RunLimits
 from durable.core.transitions import started
 from durable.declared_limits import check_defined
 from durable.operations import audit, start_options
@@ -52,6 +49,7 @@ from durable.operations.start_options import (
     take_units,
 )
 from durable.runtime import Runtime
+from durable.store.base import inherited
 
 #: Annotations that are checked against the type of a JSON value; others are not.
 _CHECKED: Final[Mapping[Any, tuple[type, ...]]] = {
@@ -122,30 +120,20 @@ def _fitting(name: str, value: Any, parameter: inspect.Parameter, hint: Any) -> 
     return value
 
 
-#: The fence of a new run whose first pass has something to load.
-_LOADED: Final = 1
-
 Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """The workflow to start, and how. `delay` and `work_limit` are in seconds; `deadline` is a length or a moment.
-
-    `tags` are in stored form.
-    """
+    """The workflow to start, and how."""
 
     workflow: str
     signature: inspect.Signature
     queue: str
-    delay: float = 0.0
+    how: How = field(default_factory=How)
     refuses_existing: bool = False
-    deadline: timedelta | datetime | None = None
-    work_limit: float | None = None
     key: KeyOptions | None = None
     rate: StartRate | None = None
-    ranking: Ranking | None = None
-    tags: Mapping[str, str] | None = None
 
 
 def request_of(workflow: WorkflowDefinition, signature: inspect.Signature, options: StartOptions) -> StartRequest:
@@ -167,14 +155,10 @@ def request_of(workflow: WorkflowDefinition, signature: inspect.Signature, optio
         workflow=workflow.name,
         signature=signature,
         queue=options.queue or workflow.queue,
-        delay=options.delay if options.debounce is None else options.debounce,
+        how=options.how,
         refuses_existing=options.refuses_existing,
-        deadline=options.deadline,
-        work_limit=options.work_limit,
         key=options.key_options(),
         rate=start_rate(options.rate, options.when_full, workflow.limits),
-        ranking=options.ranking,
-        tags=options.stored_tags,
     )
 
 
@@ -288,23 +272,15 @@ def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
     now = at.now()
     chosen = new_id() if run_id is None else check_id(run_id)
     given = {"args": list(args), "kwargs": kwargs}
-    due_at = later(now, timedelta(seconds=request.delay), "a delay")
-    limits = RunLimits.of(now, request.deadline, request.work_limit)
-    run = NewRun(
+    return request.how.new_run(
+        now,
         id=chosen,
         workflow=request.workflow,
         queue=check_queue(request.queue),
         input=at.encode(given, f"the input of {request.workflow}", Place(chosen, "input")),
         created_at=now,
         parent_id=running_run(),
-        limits=limits,
-        ranking=request.ranking,
-        tags=request.tags,
-        **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )
-    if limits is not None:
-        run.fence = _LOADED
-    return run
 
 
 def check_arguments(
@@ -404,9 +380,6 @@ def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -
     """
     now = at.now()
     chosen = new_id() if run_id is None else check_id(run_id)
-    limits = at.store.limits(old.id)
-    if limits is not None:
-        columns["fence"] = _LOADED
     return NewRun(
         id=chosen,
         workflow=old.workflow,
@@ -415,9 +388,7 @@ def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -
         created_at=now,
         parent_id=running_run(),
         replay_of_id=old.id,
-        limits=None if limits is None else limits.renewed(now),
-        ranking=at.store.rankings([old.id]).get(old.id),
-        tags=at.store.tags([old.id], at_start=True).get(old.id),
+        **inherited(at.store, old.id, now),
         **started(now),
         **columns,
     )

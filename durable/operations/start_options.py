@@ -27,6 +27,7 @@ from durable.core.ids import MAX_ID, check_key
 from durable.core.limits.ranks import Ranking, check_share, check_weight, head_start, ranking_of
 from durable.core.limits.rates import RateWant, RefusedStart, rate_wanted
 from durable.core.limits.workflow_limits import WorkflowLimits
+from durable.core.new_runs import How
 from durable.core.places import Place
 from durable.core.records import RunRecord, WhenParentEnds
 from durable.core.tags import check_tags
@@ -272,9 +273,15 @@ class StartOptions:
         return ranking_of(self.priority, self.share, self.weight, conf.PRIORITIES)
 
     @property
-    def stored_tags(self) -> dict[str, str] | None:
-        """Return the tags of a start in stored form, or None."""
-        return stored_tags(self.tags) if self.tags else None
+    def how(self) -> How:
+        """Return how the run is started. Raises as `ranking`."""
+        return How(
+            delay=self.delay if self.debounce is None else self.debounce,
+            deadline=self.deadline,
+            work_limit=self.work_limit,
+            ranking=self.ranking,
+            tags=stored_tags(self.tags) if self.tags else None,
+        )
 
     def key_options(self) -> KeyOptions | None:
         """Return the key options of a start. Raises TypeError for options that do not go together."""

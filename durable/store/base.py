@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
@@ -621,3 +621,16 @@ class Store(Protocol):
 
         If it raises, nothing is committed; only after a connection error during the commit is that unknown.
         """
+
+
+def inherited(store: Store, run_id: str, now: datetime) -> dict[str, Any]:
+    """Return what a new run has of the run that it replaces, by column of `NewRun`.
+
+    These are its limits, counted from now, its rank, and the tags that its start gave.
+    """
+    limits = store.limits(run_id)
+    return {
+        "limits": None if limits is None else limits.renewed(now),
+        "ranking": store.rankings([run_id]).get(run_id),
+        "tags": store.tags([run_id], at_start=True).get(run_id),
+    }

@@ -21,6 +21,7 @@ from django.db.models import Count, Exists, OuterRef
 from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
+from durable.core.new_runs import key_of
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -47,7 +48,7 @@ from durable.core.records import (
 )
 from durable.core.records import Hold as HoldRecord
 from durable.core.summary import Summary, SummaryKind
-from durable.core.time_limits import History, RunLimits, key_of
+from durable.core.time_limits import History, RunLimits
 from durable.core.transitions import moved, paused_at_once, resumed
 from durable.models import (
     Attempt,

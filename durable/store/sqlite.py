@@ -19,6 +19,7 @@ from django.db.models.functions import Cast, Coalesce, Length
 from durable.core import witnesses
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.limits.slot_records import Admission, SlotWant
+from durable.core.new_runs import NewRun
 from durable.core.records import (
     ENDED,
     Activity,
@@ -42,7 +43,7 @@ from durable.core.records import (
     SavedDetails,
     Witness,
 )
-from durable.core.time_limits import History, NewRun, RunLimits
+from durable.core.time_limits import History, RunLimits
 from durable.core.transitions import paused_at_once
 from durable.core.witnesses import columns_of
 from durable.models import (

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable.core.limits.ranks import Ranking
-from durable.core.time_limits import NewRun
+from durable.core.new_runs import NewRun
 from durable.inspection.run_facts import rank_note, rank_words, share_words
 from durable.models import Run
 from durable.operations import holds

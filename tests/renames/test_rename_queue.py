@@ -15,8 +15,8 @@ from durable import Schedule, every
 from durable.core.errors import BulkCountError, HoldError
 from durable.core.limits.ranks import Ranking
 from durable.core.names.renames import AliasKind, names_of_queue, put_queues_in_force
+from durable.core.new_runs import NewRun
 from durable.core.records import HoldKind
-from durable.core.time_limits import NewRun
 from durable.inspection.explain_states import explain
 from durable.inspection.pagination import RunOrder
 from durable.inspection.runs import RunCriteria, list_runs

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from durable.core.errors import ErrorInfo
+from durable.core.new_runs import NewRun
 from durable.core.records import (
     AttemptRecord,
     Batch,
@@ -29,7 +30,6 @@ from durable.core.records import (
     SavesForgotten,
     changes_of,
 )
-from durable.core.time_limits import NewRun
 from durable.store import Store
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

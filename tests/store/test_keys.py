@@ -12,9 +12,9 @@ from django.db import connections, transaction
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import KeyConflictError
+from durable.core.new_runs import NewRun
 from durable.core.records import ChildRecord, ChildStart, HoldKind, KeyedSend, KeyRecord, RunChange, RunRecord, RunState
 from durable.core.records import Hold as HoldRecord
-from durable.core.time_limits import NewRun
 from durable.core.transitions import TRANSITIONS, starts_of
 from durable.models import RunKey
 from durable.store import Store

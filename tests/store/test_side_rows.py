@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from durable.core.control_flow import LeaseLost
+from durable.core.new_runs import NewRun
 from durable.core.records import RunChange, RunRecord, SavedDetails, TagChange
-from durable.core.time_limits import NewRun, RunLimits
+from durable.core.time_limits import RunLimits
 from durable.store import Store
 from tests.store.family import a_child, start_children
 from tests.store.making import HOSTILE, LEASE, NOW, a_new_run, a_run, an_entry, at, commit, started, the

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from durable.core.children.entries import AGAIN, ANEW, CLOSED, REPLACED, group_of
@@ -24,7 +23,6 @@ from durable.core.children.questions import PeekGroup, PeekMembers, PeekTaken, R
 from durable.core.children.rollback import POLICY, cancel_open, replace_undone
 from durable.core.compatibility import unmarked, unreadable
 from durable.core.control_flow import Park
-from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, Save
 from durable.core.errors import ErrorInfo, MapError, PayloadError, RollbackCheckpointError
 from durable.core.ids import MAX_ID, check_id
@@ -46,8 +44,6 @@ from durable.core.records import (
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 from durable.core.summary import awaiting_group
-from durable.core.time_limits import NewRun, RunLimits
-from durable.core.transitions import started
 
 _BATCH: Final = 100  # children recovered between two commits, which record the progress
 
@@ -273,22 +269,15 @@ def _begin(
     now = environment.now()
     given = {"args": list(request.args), "kwargs": dict(request.kwargs)}
     text = environment.encode(given, f"input {number} of {request.workflow}", "input", "", child_id)
-    limits = RunLimits.of(now, request.deadline, request.work_limit)
-    due_at = later(now, timedelta(seconds=request.delay), "a delay")
-    run = NewRun(
+    run = request.how.new_run(
+        now,
         id=check_id(child_id),
         workflow=request.workflow,
         queue=request.queue,
         input=text,
         created_at=created_at(parent, now),
         parent_id=parent.id,
-        limits=limits,
-        ranking=request.ranking,
-        tags=request.tags,
-        **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )
-    if limits is not None:
-        run.fence = 1  # so that its first pass loads them
     child = ChildRecord(
         run_id=child_id,
         parent_id=parent.id,

@@ -37,11 +37,11 @@ from durable.core.errors import (
     RunConflictError,
 )
 from durable.core.ids import MAX_ID, check_id
-from durable.core.limits.ranks import Ranking
 from durable.core.limits.slot_records import SlotKind, SlotWant
 from durable.core.limits.slots import Deadlock, PeekDeadlock
 from durable.core.limits.workflow_limits import WorkflowLimits
 from durable.core.names.renames import canonical, is_same, is_same_workflow
+from durable.core.new_runs import How
 from durable.core.records import (
     ENDED,
     ChildRecord,
@@ -58,8 +58,6 @@ from durable.core.records import (
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 from durable.core.summary import Summary, SummaryKind, awaiting
-from durable.core.time_limits import NewRun, RunLimits
-from durable.core.transitions import started
 
 _REASON: Final = 'replaced by run "{child}", which was started with its key'
 
@@ -133,22 +131,18 @@ _HASHED_PREFIX: Final = 150  # characters of the parent's id in an id that is ha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRequest:
-    """The child to start, and how. `delay` is in seconds; `handle` makes the handle of a run's id."""
+    """The child to start, and how. `handle` makes the handle of a run's id."""
 
     workflow: str
     queue: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     handle: Callable[[str], Any]
+    how: How
     run_id: str | None = None
-    delay: float = 0.0
-    deadline: timedelta | datetime | None = None
-    work_limit: float | None = None
     when_parent_ends: str = WhenParentEnds.CANCEL
     rollback: bool = False
     key: ChildKey | None = None
-    ranking: Ranking | None = None
-    tags: Mapping[str, str] | None = None
     #: The limits of the workflow, None for none.
     limits: WorkflowLimits | None = None
 
@@ -300,23 +294,16 @@ def _begin(
     given = {"args": list(request.args), "kwargs": dict(request.kwargs)}
     text = environment.encode(given, f"the input of {request.workflow}", "input", "", child_id)
     parent = scope.journal.run
-    due_at = later(now, timedelta(seconds=request.delay), "a delay")
-    limits = RunLimits.of(now, request.deadline, request.work_limit)
-    run = NewRun(
+    run = request.how.new_run(
+        now,
         id=check_id(child_id),
         workflow=request.workflow,
         queue=request.queue,
         input=text,
         created_at=created_at(parent, now),
         parent_id=parent.id,
-        limits=limits,
-        ranking=request.ranking,
-        tags=request.tags,
         key=None if request.key is None else request.key.key,
-        **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )
-    if limits is not None:
-        run.fence = 1  # so that its first pass loads them
     child = ChildRecord(
         run_id=child_id,
         parent_id=parent.id,

@@ -20,6 +20,7 @@ from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.slot_records import Admission, SlotKind, SlotRow, SlotWant
 from durable.core.location import escape
+from durable.core.new_runs import NewRun, key_of
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -51,7 +52,7 @@ from durable.core.records import (
     TagChange,
     Witness,
 )
-from durable.core.time_limits import History, NewRun, RunLimits, key_of
+from durable.core.time_limits import History, RunLimits
 from durable.core.transitions import moved
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
 from durable.store.memory.families import MemoryFamilies

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from durable.core.errors import KeyConflictError
 from durable.core.limits.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, span, tagged
+from durable.core.new_runs import NewRun
 from durable.core.records import (
     ENDED,
     Activity,
@@ -25,7 +26,6 @@ from durable.core.records import (
     RunState,
 )
 from durable.core.summary import Summary, SummaryKind
-from durable.core.time_limits import NewRun
 from durable.core.transitions import paused_at_once, resumed
 from durable.store.base import DuePoint
 from durable.store.rules import row_rules

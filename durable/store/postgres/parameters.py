@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from durable.core.limits.ranks import Ranking
+from durable.core.new_runs import NewRun
 from durable.core.records import (
     AttemptRecord,
     Batch,
@@ -25,7 +26,6 @@ from durable.core.records import (
     RunRecord,
     Witness,
 )
-from durable.core.time_limits import NewRun
 from durable.core.witnesses import columns_of
 from durable.models.rows import pack
 from durable.store.postgres import sql_functions

@@ -23,6 +23,7 @@ from durable.core.limits.ranks import Ranking
 from durable.core.limits.rates import RateWant, Reservation, from_nanoseconds
 from durable.core.limits.slot_records import Admission, SlotChange, SlotWant
 from durable.core.location import escape
+from durable.core.new_runs import NewRun, key_of, without_key
 from durable.core.records import (
     Activity,
     AskedOfActivity,
@@ -40,7 +41,7 @@ from durable.core.records import (
     SavesForgotten,
     TagChange,
 )
-from durable.core.time_limits import History, NewRun, key_of, without_key
+from durable.core.time_limits import History
 from durable.models import Run, SlotNote
 from durable.models.rows import pack, unpack
 from durable.store import sessions

@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
 from durable.core.children.entries import divided
+from durable.core.new_runs import NewRun
 from durable.core.records import (
     ENDED,
     ChildStart,
@@ -31,7 +32,6 @@ from durable.core.records import (
     RunState,
     WhenParentEnds,
 )
-from durable.core.time_limits import NewRun
 from durable.store.rules import TableStore, row_rules
 
 #: The counts of a group, which change under the lock of its tally.

@@ -14,8 +14,8 @@ from typing import Final
 from django.db.models import Exists, OuterRef, Q
 
 from durable.core.limits.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, span, tagged
+from durable.core.new_runs import NewRun
 from durable.core.records import ChildStart, RunRecord, RunState
-from durable.core.time_limits import NewRun
 from durable.models import Lane, Run, RunRank, Share
 from durable.models.run import RunQuerySet
 from durable.store.base import DuePoint

@@ -16,6 +16,7 @@ from django.db import models
 
 from durable.core.clock import EARLIEST, LATEST, bounded
 from durable.core.location import escape, unescape
+from durable.core.new_runs import NewRun
 from durable.core.records import Activity as ActivityRecord
 from durable.core.records import (
     AttemptRecord,
@@ -28,7 +29,7 @@ from durable.core.records import (
     RunRecord,
     SavedDetails,
 )
-from durable.core.time_limits import History, NewRun, RunLimits
+from durable.core.time_limits import History, RunLimits
 from durable.models import (
     Activity,
     Attempt,

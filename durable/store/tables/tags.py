@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from durable.core.new_runs import NewRun
 from durable.core.records import RunRecord, TagChange
-from durable.core.time_limits import NewRun
 from durable.models import RunTag
 
 _AT_ONCE: Final = 1_000  # rows of one statement
