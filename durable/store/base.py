@@ -393,7 +393,7 @@ class Store(Protocol):
     def claim(
         self,
         *,
-        queues: Sequence[str],
+        queue: str,
         now: datetime,
         lease_until: datetime,
         worker: str,
@@ -401,7 +401,7 @@ class Store(Protocol):
         since: DuePoint | None = None,
         since_ranked: datetime | None = None,
     ) -> Claimed:
-        """Claim up to `limit` due runs of the queues, the longest due first. Skip rows that other workers are claiming.
+        """Claim up to `limit` due runs of the queue, the longest due first. Skip rows that other workers are claiming.
 
         A run with a head start counts as due earlier by that time; a run of a share counts as due since its start tag
         (`durable.core.limits.ranks`), until a claim takes it. With `since`, claim runs without a rank only from this

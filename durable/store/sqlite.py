@@ -320,7 +320,7 @@ class SQLiteStore(DatabaseStore):
     def claim(
         self,
         *,
-        queues: Sequence[str],
+        queue: str,
         now: datetime,
         lease_until: datetime,
         worker: str,
@@ -329,20 +329,20 @@ class SQLiteStore(DatabaseStore):
         since_ranked: datetime | None = None,
     ) -> Claimed:
         with self._writing():
-            due = self._served(self._runs.due(now)).filter(queue__in=queues).order_by("wake_at", "id")
+            due = self._served(self._runs.due(now)).filter(queue=queue).order_by("wake_at", "id")
             if since is not None:
                 due = due.due_since(*since)
             found = due.annotate(has_ranks=ranks.has_lanes(self.alias))[:limit]
             rows = list(found.values("has_ranks", *RUN.names))
             may_have_ranks = since is not None and not rows  # a run with a tag may be anywhere behind the point
             if may_have_ranks or any(row["has_ranks"] for row in rows):
-                return self._claim_ranked(queues, now, lease_until, worker, limit, since, since_ranked)
+                return self._claim_ranked(queue, now, lease_until, worker, limit, since, since_ranked)
             runs = [RunRecord(**{name: row[name] for name in RUN.names}) for row in rows]
             return Claimed(self._claimed(runs, now, lease_until, worker))
 
     def _claim_ranked(
         self,
-        queues: Sequence[str],
+        queue: str,
         now: datetime,
         lease_until: datetime,
         worker: str,
@@ -351,15 +351,14 @@ class SQLiteStore(DatabaseStore):
         since_ranked: datetime | None,
     ) -> Claimed:
         due = self._served(self._runs.due(now))
-        ranks.tag_due(self.alias, due, queues, now)
-        found = ranks.candidates(self.alias, due, queues, limit + 1, since, since_ranked)
+        ranks.tag_due(self.alias, due, queue, now)
+        found = ranks.candidates(self.alias, due, queue, limit + 1, since, since_ranked)
         taken, left = found[:limit], found[limit:]
         runs = self.get_many([each.run_id for each in taken])
         claimed = self._claimed([runs[each.run_id] for each in taken], now, lease_until, worker)
-        for queue in queues if taken else ():
-            mine = [each for each in taken if runs[each.run_id].queue == queue]
+        if taken:
             is_one_left = any(each.tag is not None for each in left)
-            ranks.note_served(self.alias, queue, mine, is_one_left=is_one_left)
+            ranks.note_served(self.alias, queue, taken, is_one_left=is_one_left)
         return Claimed(claimed)
 
     def _claimed(self, runs: Sequence[RunRecord], now: datetime, lease_until: datetime, worker: str) -> list[RunRecord]:

@@ -7,6 +7,7 @@ order.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -244,13 +245,7 @@ class Harness(AsyncTwins):
 
     def _run_due(self) -> int:
         self._require_force()
-        due = self._store.claim(
-            queues=self._store.due_queues(self._now),
-            now=self._now,
-            lease_until=self._now + _LEASE,
-            worker="harness",
-            limit=_MAX_PASSES,
-        )
+        due = self._claimed_due()
         for number, claimed in enumerate(due):
             try:
                 self._pass(claimed)
@@ -258,6 +253,15 @@ class Harness(AsyncTwins):
                 self._store.release([(each.id, each.fence) for each in due[number + 1 :]], self._now)
                 raise
         return len(due)
+
+    def _claimed_due(self) -> list[RunRecord]:
+        """Claim all due runs: those of a queue in the order of its claim, those of several by when they were due."""
+        lease_until = self._now + _LEASE
+        of_queues = [
+            self._store.claim(queue=each, now=self._now, lease_until=lease_until, worker="harness", limit=_MAX_PASSES)
+            for each in self._store.due_queues(self._now)
+        ]
+        return list(heapq.merge(*of_queues, key=lambda run: (run.wake_at or self._now, run.id)))
 
     def _tick(self) -> bool:
         """Tick schedules of this harness that are due now; return whether there were any."""

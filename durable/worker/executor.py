@@ -133,7 +133,7 @@ class RunExecutor:
         now, claimed_at = clock.now(), time.monotonic()
         since = self.bounds.since(queue, now)
         batch = self.store.claim(
-            queues=[queue],
+            queue=queue,
             now=now,
             lease_until=now + timedelta(seconds=conf.LEASE),
             worker=worker_name(),

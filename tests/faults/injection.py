@@ -202,9 +202,13 @@ class FaultyHarness(Harness):
         with self.faulty.quiet():
             queues = self._store.due_queues(self._now)
         try:
-            due = self._store.claim(
-                queues=queues, now=self._now, lease_until=self._now + LEASE, worker="faulty", limit=100
-            )
+            due = [
+                run
+                for each in queues
+                for run in self._store.claim(
+                    queue=each, now=self._now, lease_until=self._now + LEASE, worker="faulty", limit=100
+                )
+            ]
         except OperationalError:
             for each in self.inner.leased():
                 self._lose_lease(each)

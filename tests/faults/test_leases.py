@@ -40,7 +40,7 @@ class Skewed:
                 passed = (time.monotonic() - self._began) * 20_000
                 now = START + timedelta(seconds=max(0.0, passed + self.chance.uniform(-60, 60)))
                 for run in self.store.claim(
-                    queues=["q"], now=now, lease_until=now + timedelta(seconds=30), worker=f"{self.number}", limit=2
+                    queue="q", now=now, lease_until=now + timedelta(seconds=30), worker=f"{self.number}", limit=2
                 ):
                     self.write(run)
         finally:

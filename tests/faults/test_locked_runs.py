@@ -104,7 +104,7 @@ def claims(queue: str) -> list[str]:
     """What another worker would claim now."""
     now = timezone.now()
     found = store_for(conf.DATABASE).claim(
-        queues=[queue], now=now, lease_until=now + timedelta(hours=1), worker="another", limit=9
+        queue=queue, now=now, lease_until=now + timedelta(hours=1), worker="another", limit=9
     )
     return [each.id for each in found]
 

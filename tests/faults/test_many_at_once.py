@@ -87,11 +87,11 @@ def test_of_many_sleeping_runs_the_oldest_due_one_is_claimed_first() -> None:
     order = []
     with CaptureQueriesContext(connection) as queries:
         for _ in range(100):
-            batch = store.claim(queues=["default"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
+            batch = store.claim(queue="default", now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
             order += [run.id for run in batch]
     assert len(queries) == 100
     assert order == [f"d{n:04}" for n in reversed(range(1000))]
-    assert store.claim(queues=["default"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=10) == []
+    assert store.claim(queue="default", now=NOW, lease_until=NOW + LEASE, worker="w", limit=10) == []
     assert store.next_deadline(["default"], NOW) == NOW + timedelta(days=1)
 
 

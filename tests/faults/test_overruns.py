@@ -53,7 +53,7 @@ def test_a_run_beside_it_whose_step_goes_on_too_is_no_suspect(monkeypatch: pytes
         assert manager.pass_started(beside, Eviction())
         eventually(lambda: overruns.STATUS in ended)
     later = timezone.now() + timedelta(seconds=1)
-    found = store.claim(queues=["default"], now=later, lease_until=later, worker="next", limit=9)
+    found = store.claim(queue="default", now=later, lease_until=later, worker="next", limit=9)
     assert {each.id: each.crashes for each in found} == {guilty.id: 1, beside.id: 0, unbegun.id: 0}
 
 

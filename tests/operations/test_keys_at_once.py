@@ -268,7 +268,7 @@ class Claimers:
                 lease = now + timedelta(hours=1)
                 try:
                     found = store.claim(
-                        queues=[conf.QUEUE], now=now, lease_until=lease, worker=f"claimer-{number}", limit=1
+                        queue=conf.QUEUE, now=now, lease_until=lease, worker=f"claimer-{number}", limit=1
                     )
                 except OperationalError:  # SQLite is locked
                     continue

@@ -110,7 +110,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def claim(self, worker: int, limit: int) -> None:
         now = self.clocks[worker]
         before = {run: self.row(run) for run in RUNS}
-        for run in self.store.claim(queues=["q"], now=now, lease_until=now + LEASE, worker=f"w{worker}", limit=limit):
+        for run in self.store.claim(queue="q", now=now, lease_until=now + LEASE, worker=f"w{worker}", limit=limit):
             old = before[run.id]
             assert old.lease_expires_at is None or old.lease_expires_at <= now, "a live lease was taken"
             assert run.fence == self.row(run.id).fence > old.fence

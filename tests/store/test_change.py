@@ -183,7 +183,7 @@ def test_one_that_was_withdrawn_leaves_the_run_due(store: Store, requests: list[
     assert (run.state, run.wake_at, run.pending_request, run.summary) == (RunState.PENDING, at(5), requests[-1], "")
     assert run.lease_expires_at is None
     assert done.queues_to_notify == {"q"}
-    [again] = store.claim(queues=["q"], now=at(6), lease_until=at(60), worker="other", limit=1)
+    [again] = store.claim(queue="q", now=at(6), lease_until=at(60), worker="other", limit=1)
     assert again.pending_request == requests[-1]
 
 

@@ -145,7 +145,7 @@ def test_a_child_is_claimed_while_its_parent_ends(postgres_store: PostgresStore,
             order,
             ends,
             lambda: cancel(store, "parent"),
-            lambda: store.claim(queues=["q"], now=at(61), lease_until=at(120), worker="w", limit=5),
+            lambda: store.claim(queue="q", now=at(61), lease_until=at(120), worker="w", limit=5),
         )
         if ends[0] == "COMMIT":
             store.cascade("", at(62))

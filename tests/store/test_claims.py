@@ -23,9 +23,9 @@ from tests.store.making import LEASE, NOW, a_message, a_run, at, commit, finishe
 from tests.support.locks import other_session
 
 
-def claim(store: Store, *queues: str, limit: int = 10, seconds: float = 0) -> list[RunRecord]:
+def claim(store: Store, queue: str = "q", limit: int = 10, seconds: float = 0) -> list[RunRecord]:
     now = at(seconds)
-    return store.claim(queues=queues or ["q"], now=now, lease_until=now + LEASE, worker="w1", limit=limit)
+    return store.claim(queue=queue, now=now, lease_until=now + LEASE, worker="w1", limit=limit)
 
 
 def test_a_claimed_run_has_a_new_fence_a_lease_a_worker_and_a_start(store: Store) -> None:
@@ -45,11 +45,9 @@ def test_the_longest_due_come_first(store: Store) -> None:
     assert [run.id for run in claim(store)] == ["d"]
 
 
-@pytest.mark.parametrize("queues", [["q"], ["q", "other"], ["other"], ["none"]])
-def test_only_the_queues_asked_for_are_served(store: Store, queues: list[str]) -> None:
+def test_only_the_queue_asked_for_is_served(store: Store) -> None:
     store.create([a_run("a"), a_run("b", queue="other")])
-    expected = [run_id for run_id, queue in (("a", "q"), ("b", "other")) if queue in queues]
-    assert [run.id for run in claim(store, *queues)] == expected
+    assert [[run.id for run in claim(store, each)] for each in ("none", "q", "other")] == [[], ["a"], ["b"]]
 
 
 @pytest.mark.parametrize("values", [{"wake_at": None}, {"wake_at": at(0.000001)}, {"state": RunState.PAUSED}])
@@ -216,7 +214,7 @@ class Worker:
     def claim(self, now: datetime = NOW, limit: int = 2) -> list[str]:
         now += self.ahead
         since = self.bounds.since("q", now)
-        found = self.store.claim(queues=["q"], now=now, lease_until=now + LEASE, worker="w", limit=limit, since=since)
+        found = self.store.claim(queue="q", now=now, lease_until=now + LEASE, worker="w", limit=limit, since=since)
         self.bounds.note("q", since, now, Claimed(found, passed_over=10_000_000), limit)
         return [run.id for run in found]
 
@@ -429,7 +427,7 @@ def test_a_claim_reads_as_much_late_under_a_held_snapshot_as_early(postgres_stor
         since = bounds.since("q", NOW)
         if number in (2, RUNS // LIMIT - 2):
             reads.append(buffers(since))
-        batch = store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=LIMIT, since=since)
+        batch = store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=LIMIT, since=since)
         bounds.note("q", since, NOW, batch, LIMIT)
         assert len(batch) == LIMIT
         passed_over.append((since is None, batch.passed_over))

@@ -88,7 +88,7 @@ def open_transaction(store: Store, threads: Threads, work: Callable[[], Any]) ->
 
 
 def claim(store: Store, seconds: float = 0, limit: int = 1, worker: str = "w2") -> list[RunRecord]:
-    return store.claim(queues=["q"], now=at(seconds), lease_until=at(seconds) + LEASE, worker=worker, limit=limit)
+    return store.claim(queue="q", now=at(seconds), lease_until=at(seconds) + LEASE, worker=worker, limit=limit)
 
 
 def test_a_late_commit_waits_for_a_claim_and_is_refused(postgres_store: PostgresStore, threads: Threads) -> None:
@@ -379,7 +379,7 @@ def test_writers_of_many_kinds_at_once_lose_nothing(store: Store, threads: Threa
     def create_and_claim() -> None:
         for n in rounds:
             store.create([a_run(f"new {n}")])
-            claimed = store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=3)
+            claimed = store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=3)
             store.renew([(run.id, run.fence) for run in claimed], at(99))
 
     threads.together(commit_steps, send, send, change, create_and_claim)

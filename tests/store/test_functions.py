@@ -194,7 +194,7 @@ def test_the_usual_completion_of_a_child_is_written_by_its_own_function_and_is_t
 
 def test_a_claim_that_was_planned_on_a_few_runs_reads_as_few_of_many(postgres_store: PostgresStore) -> None:
     """A new installation has its worker first and its runs then, and its statistics are of the empty tables."""
-    claiming: dict[str, Any] = {"queues": ["q"], "now": at(0), "lease_until": at(99), "worker": "w", "limit": 10}
+    claiming: dict[str, Any] = {"queue": "q", "now": at(0), "lease_until": at(99), "worker": "w", "limit": 10}
     postgres_store.create([a_run("first")])
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute("ANALYZE durable_run")
@@ -217,7 +217,7 @@ def everything(store: Store) -> list[object]:
     found += [message.order, store.send([a_message(idempotency_id="x"), a_message("none")])[0][0] == message]
     found += [park(store, held, waiting_for="*"), replace(the(store), fence=0)]
     found += [replace(entry, ordinal=0) for entry in store.history("run")]
-    claimed = store.claim(queues=["q"], now=at(9), lease_until=at(99), worker="w", limit=9)
+    claimed = store.claim(queue="q", now=at(9), lease_until=at(99), worker="w", limit=9)
     found += [replace(run, fence=0) for run in claimed]
     with pytest.raises(LeaseLost):
         commit(store, held, fence=held.fence + 9, entries=[an_entry()])

@@ -27,7 +27,9 @@ def a_hold(kind: HoldKind = HoldKind.WORKFLOW, name: str = "w") -> Hold:
 
 
 def claim(store: Store, *queues: str, now: datetime = NOW) -> list[str]:
-    return [run.id for run in store.claim(queues=queues, now=now, lease_until=at(30), worker="w", limit=9)]
+    return [
+        run.id for each in queues for run in store.claim(queue=each, now=now, lease_until=at(30), worker="w", limit=9)
+    ]
 
 
 def held(run: RunRecord) -> RunRecord:
@@ -85,10 +87,10 @@ class TestAPausedQueue:
         postgres_store.hold(a_hold(HoldKind.QUEUE, "q"))
         postgres_store.create([a_run("a", queue="q")])
         with CaptureQueriesContext(connections[POSTGRES]) as captured:
-            found = postgres_store.claim(queues=["q"], now=NOW, lease_until=at(30), worker="w", limit=9)
+            found = postgres_store.claim(queue="q", now=NOW, lease_until=at(30), worker="w", limit=9)
         assert (list(found), found.is_paused, len(captured)) == ([], True, 1)
         postgres_store.lift(HoldKind.QUEUE, "q")
-        assert not postgres_store.claim(queues=["q"], now=NOW, lease_until=at(30), worker="w", limit=9).is_paused
+        assert not postgres_store.claim(queue="q", now=NOW, lease_until=at(30), worker="w", limit=9).is_paused
 
 
 class TestAHeldWorkflow:

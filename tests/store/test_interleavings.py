@@ -35,7 +35,7 @@ COMMITS: Final[dict[str, Callable[[Store, RunRecord], Any]]] = {
     ),
 }
 CLAIMS: Final[dict[str, Callable[[Store], list[RunRecord]]]] = {
-    "claim": lambda store: store.claim(queues=["q"], now=at(60), lease_until=at(60) + LEASE, worker="C", limit=1),
+    "claim": lambda store: store.claim(queue="q", now=at(60), lease_until=at(60) + LEASE, worker="C", limit=1),
     "claim of one run": lambda store: [
         run for run in [store.claim_run("run", now=at(60), lease_until=at(60) + LEASE, worker="C")] if run is not None
     ],
@@ -105,7 +105,7 @@ def test_a_move_and_a_claim_of_the_queue_before_leave_the_run_to_one_queue(
         assert took == (is_first or (not is_under_way and m_end == "ROLLBACK")), line
         assert row.queue == ("other" if m_end == "COMMIT" else "q"), line
         assert (row.worker == "C") == (took and c_end == "COMMIT"), line
-        again = postgres_store.claim(queues=[row.queue], now=at(61), lease_until=at(61) + LEASE, worker="D", limit=1)
+        again = postgres_store.claim(queue=row.queue, now=at(61), lease_until=at(61) + LEASE, worker="D", limit=1)
         assert [each.id for each in again] == ([] if row.worker == "C" else ["run"]), line
 
 

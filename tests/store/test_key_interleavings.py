@@ -212,7 +212,7 @@ def test_a_move_while_a_worker_claims_the_run(postgres_store: PostgresStore, poo
             return "moved"
 
         def claim() -> list[str]:
-            found = store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=5)
+            found = store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=5)
             return [run.id for run in found]
 
         actors = both(pools, order, ends, move, claim)

@@ -66,19 +66,15 @@ def put_back(store: Store, run: RunRecord) -> None:
     Run.objects.using(store.alias).filter(id=run.id).update(**columns)
 
 
-def _of_one_queue(store: Store, seconds: float) -> list[RunRecord]:
-    return store.claim(queues=["q"], now=at(seconds), lease_until=at(seconds) + LEASE, worker="w", limit=1)
-
-
-def _of_queues(store: Store, seconds: float) -> list[RunRecord]:
-    return store.claim(queues=["q", "p"], now=at(seconds), lease_until=at(seconds) + LEASE, worker="w", limit=1)
+def _of_queue(store: Store, seconds: float) -> list[RunRecord]:
+    return store.claim(queue="q", now=at(seconds), lease_until=at(seconds) + LEASE, worker="w", limit=1)
 
 
 def _by_rank(store: Store, seconds: float) -> list[RunRecord]:
     if store.get("ranked") is None:
         high = Ranking(priority="high", head_start=600)
         store.create([a_new_run("ranked", wake_at=at(86_400), ranking=high)])
-    return _of_one_queue(store, seconds)
+    return _of_queue(store, seconds)
 
 
 def _by_id(store: Store, seconds: float) -> list[RunRecord]:
@@ -86,7 +82,7 @@ def _by_id(store: Store, seconds: float) -> list[RunRecord]:
     return [] if run is None else [run]
 
 
-CLAIMS: Final = {"one queue": _of_one_queue, "queues": _of_queues, "by rank": _by_rank, "by its id": _by_id}
+CLAIMS: Final = {"of a queue": _of_queue, "by rank": _by_rank, "by its id": _by_id}
 Claim = Callable[[Store, float], list[RunRecord]]
 
 
@@ -107,7 +103,7 @@ def test_a_lost_claim_gives_its_fence_to_no_other(store: Store, claim: Claim, fe
 
 def test_claims_at_once_raise_each_fence(store: Store) -> None:
     store.create([a_run(f"run {n}", fence=n) for n in range(5)])
-    claimed = store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=9)
+    claimed = store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=9)
     assert {run.id: run.fence for run in claimed} == {run.id: the(store, run.id).fence for run in claimed}
     assert [run.id for run in claimed if is_of_first_claim(run.fence)] == ["run 0"]
     assert all(run.fence >= FIRST for run in claimed)
@@ -339,5 +335,5 @@ def test_a_run_of_which_commits_are_lost_is_released_without_a_crash(store: Stor
     with pytest.raises(CommitsLost):
         commit(store, held, entries=[step()], witnesses=(left_by(step(), is_new=True),))
     assert store.release([(held.id, held.fence)], at(1)) == Released(frozenset(), frozenset({"q"}))
-    [again] = _of_one_queue(store, 1)
+    [again] = _of_queue(store, 1)
     assert again.crashes == 0

@@ -142,7 +142,7 @@ def test_a_paused_run_is_woken_without_a_notification(store: Store) -> None:
     assert the(store).wake_at is None
     assert store.send([a_message()])[1] == frozenset()
     assert the(store).wake_at == NOW
-    assert store.claim(queues=["q"], now=at(9), lease_until=at(99), worker="w", limit=1) == []
+    assert store.claim(queue="q", now=at(9), lease_until=at(99), worker="w", limit=1) == []
 
 
 def test_a_run_claimed_by_a_worker_is_changed_without_a_notification(store: Store) -> None:
@@ -244,7 +244,7 @@ def test_a_run_called_while_it_parks_is_due_at_once(store: Store, queue: str) ->
     run = the(store)
     assert (run.state, run.wake_at, run.lease_expires_at) == (RunState.SLEEPING, NOW, None)
     assert committed.queues_to_notify == {"q"}
-    assert [each.id for each in store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=1)] == [
+    assert [each.id for each in store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=1)] == [
         "run"
     ]
 

@@ -70,7 +70,7 @@ def test_a_claim_of_a_queue_with_a_ranked_run_compiles_nothing_on_the_oldest_pos
     ranked = a_new_run("ranked", ranking=Ranking(priority="high", head_start=600))
     oldest_store.create([ranked])
     oldest_store.create([a_new_run("plain")])
-    found = oldest_store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
+    found = oldest_store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
     assert [run.id for run in found] == ["ranked", "plain"]
     assert any("durable_lane" in plan for plan in plans)  # the statements inside the function are told too
     assert [plan for plan in plans if "JIT:" in plan] == []

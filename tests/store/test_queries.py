@@ -68,7 +68,7 @@ def test_the_verbs_of_a_pass_are_one_statement_each(postgres_store: PostgresStor
     store = postgres_store
     store.create([a_run(f"{n}") for n in range(20)])
     with queries(1):
-        claimed = store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
+        claimed = store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
     held = [(run.id, run.fence) for run in claimed]
     with queries(1):
         store.renew(held, at(99))
@@ -129,17 +129,15 @@ def test_a_flush_without_a_patch_leaves_the_runs_row_unwritten(postgres_store: P
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_claims_and_deadlines_use_the_index_of_due_runs(postgres_store: PostgresStore) -> None:
+def test_deadlines_and_due_queues_use_the_index_of_due_runs(postgres_store: PostgresStore) -> None:
     from durable.store.postgres import sql
 
     postgres_store.create([a_run(f"{n}", wake_at=NOW + timedelta(seconds=n)) for n in range(5000)])
     parked(postgres_store, waiting_for="*")
-    asked: dict[str, Any] = {"queues": ["q"], "now": NOW, "after": NOW, "lease_until": NOW, "worker": "", "limit": 10}
-    asked |= {"since": None, "since_id": "", "until": None}
+    asked: dict[str, Any] = {"queues": ["q"], "now": NOW, "after": NOW, "since": None, "until": None}
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute("ANALYZE durable_run")
         for statement in (
-            sql.CLAIM,
             sql.NEXT_DEADLINE,
             sql.DUE_QUEUES,
             sql.DUE_QUEUES_OF,

@@ -50,7 +50,7 @@ def claim(
     since = None if bounds is None else bounds.since("q", now)
     ranked = None if bounds is None else bounds.since_ranked("q", now)
     found = store.claim(
-        queues=["q"], now=now, lease_until=now + LEASE, worker="w", limit=limit, since=since, since_ranked=ranked
+        queue="q", now=now, lease_until=now + LEASE, worker="w", limit=limit, since=since, since_ranked=ranked
     )
     if bounds is not None:
         bounds.note("q", since, now, found, limit)

@@ -108,7 +108,7 @@ class Model:
     def claim(self, queue: str, limit: int) -> None:
         now = NOW + timedelta(seconds=self.seconds)
         found, expected = (
-            store.claim(queues=[queue], now=now, lease_until=now + HELD, worker="w", limit=limit)
+            store.claim(queue=queue, now=now, lease_until=now + HELD, worker="w", limit=limit)
             for store in (self.store, self.reference)
         )
         assert [run.id for run in found] == [run.id for run in expected]

@@ -30,7 +30,7 @@ def share(name: str, weight: float = 1.0, head_start: int = 0) -> Ranking:
 
 
 def claim(store: Store, now: datetime = NOW, limit: int = 100, since: Any = None) -> list[RunRecord]:
-    return store.claim(queues=["q"], now=now, lease_until=now + HELD, worker="w", limit=limit, since=since)
+    return store.claim(queue="q", now=now, lease_until=now + HELD, worker="w", limit=limit, since=since)
 
 
 def names(runs: list[RunRecord]) -> list[str]:

@@ -278,7 +278,7 @@ def test_a_rate_is_edited_while_a_hundred_attempts_wait(store: Store) -> None:
         if coming and coming[0] <= now:
             now = coming.pop(0)
             store.set_rate("api", edits[now], now)
-        for run in store.claim(queues=["q"], now=now, lease_until=now + LEASE, worker="w", limit=100):
+        for run in store.claim(queue="q", now=now, lease_until=now + LEASE, worker="w", limit=100):
             attempt(run, now)
     assert [run_id for _, run_id in begun] == ids
     moments = [NOW, *sorted(edits), at(201)]

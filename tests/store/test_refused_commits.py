@@ -170,15 +170,9 @@ def log(store: DatabaseStore) -> Callable[[], object]:
 
 
 @path
-def claim_of_one_queue(store: DatabaseStore) -> Callable[[], object]:
+def claim(store: DatabaseStore) -> Callable[[], object]:
     store.create([a_run("a"), a_run("b")])
-    return lambda: store.claim(queues=["q"], now=NOW, lease_until=at(30), worker="w", limit=5)
-
-
-@path
-def claim_of_queues(store: DatabaseStore) -> Callable[[], object]:
-    store.create([a_run("a"), a_run("b", queue="other")])
-    return lambda: store.claim(queues=["q", "other"], now=NOW, lease_until=at(30), worker="w", limit=5)
+    return lambda: store.claim(queue="q", now=NOW, lease_until=at(30), worker="w", limit=5)
 
 
 @path

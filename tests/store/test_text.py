@@ -55,7 +55,7 @@ def test_of_a_run(store: Store) -> None:
         store.create([run])
         assert the(store, run.id) == run
         assert store.due_queues(NOW) == [short]
-        [claimed] = store.claim(queues=[short], now=NOW, lease_until=NOW + LEASE, worker=text, limit=1)
+        [claimed] = store.claim(queue=short, now=NOW, lease_until=NOW + LEASE, worker=text, limit=1)
         assert claimed.worker == text
         commit(
             store,

@@ -33,7 +33,7 @@ def write_all(store: Store, held: RunRecord) -> None:
         sent(store, a_message())
         commit(store, held, entries=[an_entry()], run={"summary": "x"})
         store.change("run", lambda run, entries: RunChange(run={"summary": "y"}))
-        store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=9)
+        store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=9)
         raise ZeroDivisionError
 
 
@@ -149,7 +149,7 @@ def test_statements_work_with_server_side_binding(postgres_store: PostgresStore)
         store.change("run", lambda run, entries: RunChange(run={"summary": "t"}, unreceive=["a"]))
         assert store.renew([("run", held.fence)], NOW + LEASE) == ({"run": ""}, frozenset())
         store.release([("run", held.fence)], NOW)
-        assert store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=1)
+        assert store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=1)
         assert store.next_deadline(["q"], NOW) is None
         assert store.due_queues(NOW) == []
         assert len(store.inbox("run", ["mail"], 5, NOW + LEASE)) == 2
@@ -170,7 +170,7 @@ CALLS: Final[dict[str, Callable[[PostgresStore], Any]]] = {
     "a message": lambda store: store.send([a_message()]),
     "messages": lambda store: store.send([a_message(), a_message()]),
     "a verb": lambda store: store.change("run", lambda _run, _entries: RunChange(run={"summary": "changed"})),
-    "a claim": lambda store: store.claim(queues=["q"], now=NOW, lease_until=NOW + LEASE, worker="w", limit=1),
+    "a claim": lambda store: store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=1),
     "a commit": lambda store: commit(store, the(store), entries=[an_entry()]),
 }
 

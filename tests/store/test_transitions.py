@@ -150,11 +150,7 @@ Claim = Callable[[Store, RunRecord], list[RunRecord]]
 
 
 def claim(store: Store, run: RunRecord) -> list[RunRecord]:
-    return list(store.claim(queues=[run.queue], now=NOW, lease_until=at(30), worker="worker", limit=99))
-
-
-def claim_of_queues(store: Store, run: RunRecord) -> list[RunRecord]:
-    return list(store.claim(queues=[run.queue, "none"], now=NOW, lease_until=at(30), worker="worker", limit=99))
+    return list(store.claim(queue=run.queue, now=NOW, lease_until=at(30), worker="worker", limit=99))
 
 
 def claim_by_rank(store: Store, run: RunRecord) -> list[RunRecord]:
@@ -176,7 +172,7 @@ def claim_run(store: Store, run: RunRecord) -> list[RunRecord]:
 
 
 @pytest.mark.parametrize("columns", [{}, {"lease_expires_at": None}, {"started_at": None}])
-@pytest.mark.parametrize("claim", [claim, claim_of_queues, claim_by_rank, claim_run])
+@pytest.mark.parametrize("claim", [claim, claim_by_rank, claim_run])
 def test_a_claim(store: Store, claim: Claim, columns: dict[str, Any]) -> None:
     allowed = [patched(run, CALLS["claimed"](run)) for run in planted(store, *starts_of("claimed"), **columns)]
     refused = [odd_run(state, id=str(state), queue="odd", **columns) for state in REFUSED]
@@ -192,7 +188,7 @@ def test_a_claim(store: Store, claim: Claim, columns: dict[str, Any]) -> None:
 def test_a_claim_of_a_run_by_its_id_makes_it_due(store: Store, wake_at: datetime | None) -> None:
     for run in planted(store, *starts_of("claimed"), wake_at=wake_at):
         if wake_at != NOW:
-            assert claim(store, run) == claim_of_queues(store, run) == []
+            assert claim(store, run) == []
         expected = patched(run, CALLS["claimed"](run))
         assert [columns_of(each) for each in claim_run(store, run)] == [columns_of(expected)]
         assert_rows(store, [expected])
@@ -202,7 +198,7 @@ def test_a_claim_of_a_run_by_its_id_makes_it_due(store: Store, wake_at: datetime
 def test_no_claim_of_a_run_that_has_a_worker(store: Store) -> None:
     runs = planted(store, *HELD, lease_expires_at=at(1))
     for run in runs:
-        assert claim(store, run) == claim_of_queues(store, run) == claim_run(store, run) == []
+        assert claim(store, run) == claim_run(store, run) == []
     assert_rows(store, runs)
 
 

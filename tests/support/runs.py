@@ -105,7 +105,7 @@ def assert_released(store: Store, ids: Iterable[str], queue: str = "default") ->
     """Assert that a stopped worker has released these due runs: claimable, uncrashed, and the queue notified once."""
     assert len(jobs(queue)) == 1
     now = timezone.now()
-    due = store.claim(queues=[queue], now=now, lease_until=now + timedelta(minutes=1), worker="next", limit=100)
+    due = store.claim(queue=queue, now=now, lease_until=now + timedelta(minutes=1), worker="next", limit=100)
     assert sorted(each.id for each in due) == sorted(ids)
     assert {each.crashes for each in due} == {0}
 

@@ -39,7 +39,7 @@ def settle(most: int | None = None) -> int:
     for number in range(500 if most is None else most):
         now = at.now()
         found = at.store.claim(
-            queues=["default"], now=now, lease_until=now + timedelta(seconds=30), worker="test", limit=1
+            queue="default", now=now, lease_until=now + timedelta(seconds=30), worker="test", limit=1
         )
         if not found:
             return number

@@ -111,6 +111,21 @@ def test_finish_advances_through_other_runs_deadlines() -> None:
         assert h.now == NOW + timedelta(seconds=30)
 
 
+def test_due_runs_of_several_queues_are_passed_in_the_order_in_which_they_became_due() -> None:
+    passed: list[str] = []
+
+    @workflow(name="tests.harness.notes")
+    def notes(ctx: Any) -> None:
+        ctx.step("note", passed.append, ctx.run_id)
+
+    with Harness(now=NOW) as h:
+        for seconds, queue in enumerate(["default", "high", "default", "high"]):
+            notes.using(id=f"{queue}-{seconds}", queue=queue, delay=seconds).start()
+        h.advance(10)
+        assert h.run_due() == 4
+    assert passed == ["default-0", "high-1", "default-2", "high-3"]
+
+
 def test_runs_that_are_due_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("durable.testing._MAX_PASSES", 50)
 

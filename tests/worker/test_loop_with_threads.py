@@ -198,7 +198,7 @@ class TestAtOnce:
             eventually(lambda: held.at_once == 2)
             assert len(jobs()) == 1
             now = timezone.now()
-            left = store.claim(queues=[QUEUE], now=now, lease_until=now, worker="another", limit=10)
+            left = store.claim(queue=QUEUE, now=now, lease_until=now, worker="another", limit=10)
             assert len(left) == 3
 
     def test_a_job_ends_while_no_slot_is_free_and_no_other_is_taken(self, store: Store) -> None:

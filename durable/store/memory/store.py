@@ -448,7 +448,7 @@ class MemoryStore(RateStore, FamilyStore):
     def claim(
         self,
         *,
-        queues: Sequence[str],
+        queue: str,
         now: datetime,
         lease_until: datetime,
         worker: str,
@@ -457,19 +457,15 @@ class MemoryStore(RateStore, FamilyStore):
         since_ranked: datetime | None = None,
     ) -> Claimed:
         with self._lock:
-            due = [
-                run
-                for run in self._runs.values()
-                if run.queue in queues and not self._holds.is_paused(run.queue) and row_rules.is_due(run, now)
-            ]
+            if self._holds.is_paused(queue):
+                return Claimed()
+            due = [run for run in self._runs.values() if run.queue == queue and row_rules.is_due(run, now)]
             found = self._ranks.candidates(due, now)
             chosen = found if since is None else self._ranks.behind(found, since, since_ranked)
             taken, left = chosen[:limit], chosen[limit:]
             runs = Claimed(self._taken(each.run_id, now, lease_until, worker) for each in taken)
-            for queue in queues if taken else ():
-                of_queue = [each for each in taken if self._runs[each.run_id].queue == queue]
-                is_one_left = any(each.tag is not None and self._runs[each.run_id].queue == queue for each in left)
-                self._ranks.note_served(queue, of_queue, is_one_left=is_one_left)
+            if taken:
+                self._ranks.note_served(queue, taken, is_one_left=any(each.tag is not None for each in left))
             return runs
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:

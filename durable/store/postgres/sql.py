@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from durable.core.limits.ranks import UNTAGGED
 from durable.core.records import HoldKind, MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
 from durable.core.witnesses import FIRST
@@ -53,23 +52,11 @@ _TAKEN = f"""fence = {RAISED},
 _NOT_PAUSED = f"NOT EXISTS (SELECT 1 FROM {HOLD} AS h WHERE h.kind = '{HoldKind.QUEUE.value}' AND h.name = {{}})"
 _FREE = "(lease_expires_at IS NULL OR lease_expires_at <= %(now)s)"
 
-_RANK = f"""(CASE WHEN start_tag < '{UNTAGGED.isoformat()}' THEN start_tag ELSE wake_at END)
-  - make_interval(secs => COALESCE(head_start, 0))"""
-
-#: Parameters: queues, now, lease_until, worker, limit, since, since_id. Rows of the rank and RUN.
-CLAIM: Final = f"""WITH due AS MATERIALIZED (
-  SELECT id, {_RANK} AS rank FROM {RUN.table}
-  WHERE queue = ANY(%(queues)s::text[]) AND wake_at IS NOT NULL AND wake_at <= %(now)s AND {_FREE}
-  AND (wake_at, id) >= (COALESCE(%(since)s::timestamptz, '-infinity'), COALESCE(%(since_id)s::text, ''))
-  AND state <> '{RunState.PAUSED.value}' AND {_NOT_PAUSED.format("queue")}
-  ORDER BY rank, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
-UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING due.rank, {RUN.sql("r.")}"""
-
-#: The same for one queue, by a function with a fixed plan. Only then does the index of due runs give them in order, and
-#: the first few are found without sorting all due runs. Parameters: queue, now, lease_until, worker, limit, since,
-#: since_id, since_ranked. Rows of `visited`, rank, the points that the search has left and RUN: one for each run with
-#: its rank, and one that has `visited` and the points alone, all NULL for a paused queue.
-CLAIM_OF_ONE: Final = f"""SELECT visited, rank, next_at, next_id, next_ranked, {RUN.sql("(run).")} FROM durable_claim_4(
+#: A function with a fixed plan: only then does the index of due runs give them in order, and the first few are found
+#: without sorting all due runs. Parameters: queue, now, lease_until, worker, limit, since, since_id, since_ranked. Rows
+#: of `visited`, rank, the points that the search has left and RUN: one for each run with its rank, and one that has
+#: `visited` and the points alone, all NULL for a paused queue.
+CLAIM: Final = f"""SELECT visited, rank, next_at, next_id, next_ranked, {RUN.sql("(run).")} FROM durable_claim_4(
   %(queue)s::text, %(now)s::timestamptz, %(lease_until)s::timestamptz, %(worker)s::text, %(limit)s::integer,
   %(since)s::timestamptz, %(since_id)s::text, %(since_ranked)s::timestamptz)"""
 

@@ -179,7 +179,7 @@ class PostgresStore(DatabaseStore):
     def claim(
         self,
         *,
-        queues: Sequence[str],
+        queue: str,
         now: datetime,
         lease_until: datetime,
         worker: str,
@@ -190,12 +190,8 @@ class PostgresStore(DatabaseStore):
         moment, run_id = since or (None, "")
         parameters: dict[str, Any] = {"now": now, "lease_until": lease_until, "worker": pack(worker), "limit": limit}
         parameters |= {"since": moment, "since_id": pack(run_id)}
-        if len(queues) != 1:
-            found = self._rows(sql.CLAIM, {**parameters, "queues": [pack(queue) for queue in queues]})
-            ranked = sorted(((rank, to_run(row)) for rank, *row in found), key=lambda each: (each[0], each[1].id))
-            return Claimed(run for _, run in ranked)
-        parameters |= {"queue": pack(queues[0]), "since_ranked": None if since is None else since_ranked}
-        *rows, (visited, _, next_at, next_id, next_ranked, *_) = self._rows(sql.CLAIM_OF_ONE, parameters)
+        parameters |= {"queue": pack(queue), "since_ranked": None if since is None else since_ranked}
+        *rows, (visited, _, next_at, next_id, next_ranked, *_) = self._rows(sql.CLAIM, parameters)
         if visited is None:
             return Claimed(is_paused=True)
         ranked = sorted(((row[1], to_run(row[5:])) for row in rows), key=lambda each: (each[0], each[1].id))

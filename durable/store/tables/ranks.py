@@ -129,31 +129,31 @@ def has_lanes(alias: str) -> Exists:
     return Exists(Lane.objects.using(alias).filter(queue=OuterRef("queue")))
 
 
-def tag_due(alias: str, due: RunQuerySet, queues: Sequence[str], now: datetime) -> None:
+def tag_due(alias: str, due: RunQuerySet, queue: str, now: datetime) -> None:
     """Give start tags to runs of shares that have become due."""
-    for lane in Lane.objects.using(alias).filter(queue__in=queues):
-        found = due.filter(queue=lane.queue, head_start=lane.head_start, start_tag=UNTAGGED)
+    for lane in Lane.objects.using(alias).filter(queue=queue):
+        found = due.filter(queue=queue, head_start=lane.head_start, start_tag=UNTAGGED)
         for run_id in list(found.order_by("wake_at", "id").values_list("id", flat=True)[:_TAGGED_AT_ONCE]):
             ranking = of_runs(alias, [run_id]).get(run_id, Ranking(head_start=lane.head_start))
-            tag = _moved(alias, lane.queue, ranking, 1, now) if ranking.share else None
+            tag = _moved(alias, queue, ranking, 1, now) if ranking.share else None
             Run.objects.using(alias).filter(id=run_id, start_tag=UNTAGGED).update(start_tag=tag)
 
 
 def candidates(
     alias: str,
     due: RunQuerySet,
-    queues: Sequence[str],
+    queue: str,
     most: int,
     since: DuePoint | None,
     since_ranked: datetime | None,
 ) -> list[Candidate]:
     """Return due runs in the order of rank, at least the first `most`."""
-    plain = due.filter(queue__in=queues, head_start=None)
+    plain = due.filter(queue=queue, head_start=None)
     if since is not None:
         plain = plain.due_since(*since)
     found = [(plain.order_by("wake_at", "id"), 0)]
-    for lane in Lane.objects.using(alias).filter(queue__in=queues):
-        of_lane = due.filter(queue=lane.queue, head_start=lane.head_start)
+    for lane in Lane.objects.using(alias).filter(queue=queue):
+        of_lane = due.filter(queue=queue, head_start=lane.head_start)
         without = of_lane.filter(start_tag=None)
         if since is not None and since_ranked is not None:
             without = without.filter(wake_at__gte=since_ranked)

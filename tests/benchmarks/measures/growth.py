@@ -65,6 +65,6 @@ def _batches(due: int) -> float:
 
     def work() -> None:
         for _ in range(20):
-            assert store.claim(queues=[conf.QUEUE], now=now, lease_until=until, worker="benchmark", limit=10)
+            assert store.claim(queue=conf.QUEUE, now=now, lease_until=until, worker="benchmark", limit=10)
 
     return seconds(work)
