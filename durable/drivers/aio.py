@@ -12,6 +12,8 @@ import asyncio
 import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -101,10 +103,14 @@ class AsyncDriver:
 
     async def drive(self, operation: Operation) -> Any:
         """Perform the operation's effects until it returns."""
+        effect: Effect | _Unawaited | None
         effect, value = _resumed(operation.send, None)
         while effect is not None:
             if isinstance(effect, Save) and effect.is_failure:
-                effect, value = await call_there(self._save_and_tell, operation, effect)
+                effect, value = await call_there(self._save_and_go_on, operation, effect)
+                continue
+            if isinstance(effect, Call) and self._is_done_there(effect):
+                effect, value = await call_there(self._call_and_go_on, operation, effect)
                 continue
             try:
                 outcome = await _PERFORMERS[type(effect)](self, effect)
@@ -114,16 +120,44 @@ class AsyncDriver:
                 effect, value = _resumed(operation.send, outcome)
         return value
 
-    def _save_and_tell(self, operation: Operation, effect: Save) -> tuple[Effect | None, Any]:
-        """Save, and return the operation's next effect.
+    # In the owner's thread. What is cancelled there takes effect when all of it has ended.
 
-        Meanwhile the failure is sent to receivers, which may use the ORM.
+    def _save_and_go_on(self, operation: Operation, effect: Save) -> tuple[Effect | None, Any]:
+        """Save, and return the operation's next effect that is not a save.
+
+        Meanwhile a failure is sent to receivers, which may use the ORM.
         """
+        following: Effect | None = effect
+        value = None
+        while isinstance(following, Save):
+            try:
+                self.host.save(following)
+            except BaseException as error:
+                following, value = _resumed(operation.throw, error)
+            else:
+                following, value = _resumed(operation.send, None)
+        return following, value
+
+    def _is_done_there(self, effect: Call) -> bool:
+        """Return whether the call, its record and the commit are one hand-over: a plain function, without branches."""
+        is_plain = effect.record is None and not inspect.iscoroutinefunction(effect.function)
+        return is_plain and not self._forks and not self.host.is_observed
+
+    def _call_and_go_on(self, operation: Operation, effect: Call) -> tuple[Effect | _Unawaited | None, Any]:
+        """Call a step's plain function, save, and return the operation's next effect that is not a save."""
         try:
-            self.host.save(effect)
+            with ExitStack() as calling:
+                calling.enter_context(self.host.calling(effect))
+                value = call_unawaited(effect, self.host)
+                if inspect.isawaitable(value):
+                    return _Unawaited(effect, value, calling.pop_all()), None
         except BaseException as error:
-            return _resumed(operation.throw, error)
-        return _resumed(operation.send, None)
+            following, value = _resumed(operation.throw, error)
+        else:
+            following, value = _resumed(operation.send, value)
+        if isinstance(following, Save):
+            return self._save_and_go_on(operation, following)
+        return following, value
 
     # -- effects
 
@@ -161,6 +195,10 @@ class AsyncDriver:
                 return value
             with running_step(effect.info):
                 return await within_timeout(effect, value, self.host)
+
+    async def _await(self, effect: _Unawaited) -> Any:
+        with effect.calling, running_step(effect.call.info):
+            return await within_timeout(effect.call, effect.value, self.host)
 
     async def _call_unawaited(self, effect: Call) -> Any:
         """Call a step's function in the owner's thread; in a thread of its own while there are branches."""
@@ -278,6 +316,15 @@ class _Operation(Coroutine[Any, Any, Any]):
             self._coroutine.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Unawaited:
+    """What a plain function has returned, to be awaited within `calling`."""
+
+    call: Call
+    value: Awaitable[Any]
+    calling: ExitStack
+
+
 class _Gathering:
     """A save that includes everything that branches mark before it begins."""
 
@@ -335,5 +382,6 @@ _PERFORMERS: defaultdict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = d
         Body: AsyncDriver._body,
         ShortSleep: AsyncDriver._short_sleep,
         Fork: AsyncDriver._fork,
+        _Unawaited: AsyncDriver._await,
     },
 )

@@ -39,6 +39,10 @@ class Host(Protocol):
     #: Delegates calls of branch threads to the pass's own thread.
     delegate: ThreadDelegate
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether observers are told of calls, in the thread or task that makes them."""
+
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""
 

@@ -93,6 +93,11 @@ class PassHost:
             copied=at.copied,
         )
 
+    @property
+    def is_observed(self) -> bool:
+        """True if observers are told of calls."""
+        return not self.events.observation.is_idle
+
     # -- the store
 
     @property

@@ -19,11 +19,11 @@ import pytest
 from durable import signals
 from durable.core.effects import Ask, Fork, Operation, Save
 from durable.core.messages import PeekInbox, PeekRun
-from durable.drivers import threads
+from durable.drivers import aio, threads
 from durable.drivers import threads as owner_thread
 from durable.drivers.host import Host
 from durable.drivers.sync import SyncDriver
-from durable.drivers.threads import ThreadDelegate
+from durable.drivers.threads import LoopDelegate, ThreadDelegate
 from durable.execution.passes import PassHost
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
@@ -76,6 +76,55 @@ def test_branches_that_come_to_a_save_together_share_it(h: Harness, monkeypatch:
     # of both, of the one that held them up unless it has come in time to share theirs, of the join, of the run
     assert len(saves) in (3, 4)
     assert {each.status for each in run.history()} == {"completed"}
+
+
+def test_a_plain_step_its_record_and_the_commit_are_one_hand_over(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    there, submit = aio.call_there, LoopDelegate.submit
+
+    def noting_call(function: Any, *args: Any) -> Any:
+        calls.append(function.__name__)
+        return there(function, *args)
+
+    def noting_save(delegate: LoopDelegate, function: Any, *args: Any) -> Any:
+        calls.append(function.__name__)
+        return submit(delegate, function, *args)
+
+    monkeypatch.setattr(aio, "call_there", noting_call)
+    monkeypatch.setattr(LoopDelegate, "submit", noting_save)
+
+    async def awaited() -> str:
+        return "awaited"
+
+    async def ship(ctx: Any) -> Any:
+        return [await ctx.step("plain", str), await ctx.step("again", int), await ctx.step("lazy", lambda: awaited())]
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert run.output == ["", 0, "awaited"]
+    assert calls == ["_call_and_go_on"] * 3 + ["begin"]  # the last for the record of what was awaited on the loop
+
+
+def test_what_cancels_a_step_while_its_function_runs_waits_for_its_record(h: Harness) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def work() -> str:
+        began.set()
+        go_on.wait(60)
+        return "done"
+
+    async def ship(ctx: Any) -> Any:
+        task = asyncio.ensure_future(ctx.step("work", work))
+        await asyncio.to_thread(began.wait, 60)
+        task.cancel()
+        go_on.set()
+        await task
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    [step] = [each for each in run.history() if each.location == "work"]
+    assert step.status == "completed"
+    assert run.state == "failed"  # to cancel an operation is a mistake
 
 
 def test_a_save_that_fails_is_the_failure_of_one_branch(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
