@@ -34,7 +34,7 @@ __all__ = ["OperatorActionAdmin", "RunAdmin"]
 
 
 class _Registered(_ModelAdmin):
-    """Asks the admin with the pages for whatever Django's site and index ask of a model's admin."""
+    """Answers Django's site and index for a model by asking the admin that has the pages."""
 
     path: ClassVar[str]
 
@@ -80,7 +80,8 @@ class RegisteredActions(_Registered):
 
 admin.site.register(Run, RegisteredRuns)
 admin.site.register(OperatorAction, RegisteredActions)
-# The index says what needs a person, above the apps. It extends the project's template; its own choice of one stays.
+# The index shows above the apps what needs a person. It extends the project's template; if the project has chosen
+# another one, that stays.
 admin.site.index_template = admin.site.index_template or "durable/admin/index.html"
 
 

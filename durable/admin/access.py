@@ -1,7 +1,7 @@
 """Access: the actor behind a request, that user's permissions, and the runs that a request may see.
 
-Closed by default: where `ADMIN_RUNS` limits the runs, an address that `LIMITED` does not name is refused. Every module
-of the admin takes runs from here. `tests/admin/test_sight.py` refuses a module that reads runs in another way.
+Closed by default: if `ADMIN_RUNS` limits the runs, an address that `LIMITED` does not name is refused. Every module of
+the admin takes runs from here. `tests/admin/test_sight.py` refuses a module that reads runs in another way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def demand(request: HttpRequest, permission: str) -> None:
 _RULE: Final = RunRule("ADMIN_RUNS")
 _KEPT: Final = "_durable_runs"  # attribute of a request
 
-#: The addresses whose pages show nothing of a run that the rule hides; others are refused where there is a rule.
+#: The addresses whose pages show nothing of hidden runs; all others are refused if the rule limits the runs.
 LIMITED: Final = frozenset(
     {
         *("changelist", "save_view", "delete_view", "running", "bulk", "bulk_result", "bulk_live", "causes", "cause"),
@@ -56,7 +56,7 @@ LIMITED: Final = frozenset(
 
 
 def is_limited() -> bool:
-    """Return whether users may see some runs only."""
+    """Return whether users may see only some runs."""
     return _RULE.is_set
 
 
@@ -75,7 +75,7 @@ def within(request: HttpRequest) -> RunQuerySet | None:
 
 
 def existing(request: HttpRequest, ids: Iterable[str | None]) -> frozenset[str]:
-    """Return the ids whose runs the request may see; no query where all are visible."""
+    """Return the ids whose runs the request may see; no query if all are visible."""
     return existing_among(within(request), ids)
 
 
@@ -87,9 +87,9 @@ def seen_by(request: HttpRequest) -> Callable[[str], bool] | None:
 
 
 def find_run(request: HttpRequest, run_id: str) -> Run | None:
-    """Return the run with this id without its payloads, None for one out of sight.
+    """Return the run with this id, without its payloads; None if the request may not see it.
 
-    The run that does a bulk is in sight of the user whose bulk it is: a rule about workflows cannot tell that.
+    A user may see the background run of the user's own bulk: a rule about workflows cannot tell that it is the user's.
     """
     run = find_among(visible_runs(request), run_id)
     if run is None and is_limited() and find_bulk(request, run_id) is not None:
@@ -98,7 +98,7 @@ def find_run(request: HttpRequest, run_id: str) -> Run | None:
 
 
 def find_bulk(request: HttpRequest, bulk_id: str) -> BulkSummary | None:
-    """Return a bulk; where the runs are limited, one of the user's own with runs in sight alone. None for any other."""
+    """Return a bulk or None. If the runs are limited, only one of the user's own whose runs are all visible."""
     limit = within(request)
     if limit is None:
         return bulks.find_bulk(bulk_id)
@@ -111,13 +111,13 @@ def is_offered(name: str) -> bool:
 
 
 def demand_offered(name: str) -> None:
-    """Raise PermissionDenied for the name of an address whose page the rule leaves out."""
+    """Raise PermissionDenied if the rule excludes the page at this address."""
     if not is_offered(name):
         raise PermissionDenied(refusal())
 
 
 def refusal() -> str:
-    """Return why there is no such page."""
+    """Return why the page is not available."""
     return _(
         'This page is about the runs of all users. The setting DURABLE["ADMIN_RUNS"] limits the runs that a user sees, so '
         "this project does not show it."

@@ -70,7 +70,9 @@ def refusals() -> Iterator[None]:
 
 @contextmanager
 def acting_on_runs(request: HttpRequest, reason: str, *, expected: str | None = None) -> Iterator[None]:
-    """Act as the user on runs that the user may see. `expected` is the revision of the run. Raises as `refusals`."""
+    """Act as the user, on runs that the user may see. `expected` is the revision of the run. Raises what `refusals`
+    raises.
+    """
     seen = access.seen_by(request)
     with refusals(), acting_as(access.actor_of(request), reason=reason, expected=expected, sees=seen):
         yield
@@ -78,7 +80,7 @@ def acting_on_runs(request: HttpRequest, reason: str, *, expected: str | None = 
 
 @contextmanager
 def acting(request: HttpRequest, given: Mapping[str, Any]) -> Iterator[None]:
-    """Act as the user for the reason of the form. Raises Refusal, and what `refusals` raises."""
+    """Act as the user, for the reason in the form. Raises Refusal and what `refusals` raises."""
     as_seen = acting_as(access.actor_of(request), reason=given["reason"], expected=given["expected"] or None)
     with refusals(), as_seen:
         try:
@@ -106,7 +108,7 @@ def _words(error: Exception) -> str:
 
 
 def _unseen(error: UnseenRunError) -> str:
-    """Return why no run is started that the user would not see, or whose id or key a hidden run has."""
+    """Explain a refused start: the user would not see the run, or a hidden run has its id or key."""
     if error.key:
         text = _('Nothing was done: an open run that you may not see has the key "%(key)s". Use another key.')
         return text % {"key": error.key}
@@ -114,7 +116,7 @@ def _unseen(error: UnseenRunError) -> str:
 
 
 def no_verb(name: str, known: Iterable[str]) -> str:
-    """Return what an address with an unknown verb is answered."""
+    """Return the answer for an address with an unknown verb."""
     return _('There is no verb "%(name)s"; there are %(verbs)s.') % {"name": name, "verbs": ", ".join(known)}
 
 
@@ -185,7 +187,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
 
 
 def _options(verb: RunVerb, run: Run) -> list[Flag]:
-    """Return the options that can have an effect on the run as it is now; at most one statement."""
+    """Return the options that can now affect the run; at most one statement."""
     without = set()
     if run.started_at is None:
         without.add("rollback")
@@ -204,7 +206,7 @@ def _may_edit(request: HttpRequest) -> bool:
 
 
 def asking_context(admin: AdminPages, request: HttpRequest, run: Run) -> dict[str, Any]:
-    """Return what every confirmation page shows of the run."""
+    """Return the run's data for every confirmation page."""
     now = pages.now()
     return {
         "now": now,

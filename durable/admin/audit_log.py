@@ -73,7 +73,7 @@ class CappedPaginator(_Paginator):
 class _Filter(admin.SimpleListFilter):
     """A filter of the page's own form.
 
-    `OperatorActionAdmin.get_queryset` applies it: the log is not read for choices.
+    `OperatorActionAdmin.get_queryset` applies it: the choices do not come from the log.
     """
 
     kind = "text"
@@ -89,7 +89,7 @@ class _Filter(admin.SimpleListFilter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterField:
-    """A field of the filter's form; without choices it is typed in."""
+    """A field of the filter's form; a text field if it has no choices."""
 
     name: str
     title: str
@@ -117,7 +117,7 @@ class OutcomeFilter(_Filter):
 
 
 class SourceFilter(_Filter):
-    """Filter by the surface from which it was done."""
+    """Filter by the surface on which the action was done."""
 
     title = _("source")
     parameter_name = "source__exact"
@@ -126,7 +126,7 @@ class SourceFilter(_Filter):
 
 
 class PersonFilter(_Filter):
-    """Filter by who did it."""
+    """Filter by actor."""
 
     title = _("who")
     parameter_name = "person"
@@ -156,14 +156,16 @@ class UntilFilter(_Filter):
 
 
 class BulkFilter(_Filter):
-    """Filter by the bulk of which an action is a part."""
+    """Filter by the bulk that an action is part of."""
 
     title = _("bulk")
     parameter_name = "bulk"
 
 
 class OperatorActionAdmin(_ModelAdmin):
-    """The actions of operators, the newest first. A bulk is one row, unless its runs or one of them is asked for."""
+    """The actions of operators, the newest first. A bulk is one row, unless the filter asks for its runs or one of
+    them.
+    """
 
     change_list_template = "durable/admin/audit_log.html"
     list_display = ["when", "who", "source", "verb", "run", "came_to", "reason"]
@@ -193,7 +195,7 @@ class OperatorActionAdmin(_ModelAdmin):
         return lookup in _FILTERS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
-        """Return the log from durable's database, as far as its own filters choose it."""
+        """Return the log from durable's database, limited by the page's own filters."""
         given = request.GET
         if given.get("q", "").strip():
             return _seen(request, super().get_queryset(request).using(conf.DATABASE))
@@ -201,7 +203,7 @@ class OperatorActionAdmin(_ModelAdmin):
         return _seen(request, _newest(found)) if access.is_limited() else found
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> OperatorAction | None:
-        """Return the action, a row of a bulk as well: the list alone leaves such rows out."""
+        """Return the action, even a row of a bulk's run: only the list omits these."""
         if not (object_id.isascii() and object_id.isdigit() and len(object_id) < 19):
             return None
         return _seen(request, OperatorAction.objects.using(conf.DATABASE).filter(pk=int(object_id))).first()
@@ -219,7 +221,7 @@ class OperatorActionAdmin(_ModelAdmin):
         return (exact if is_run else _newest(queryset).filter(run_id__startswith=term)), False
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Return the list, which knows which of its rows are those of bulks."""
+        """Return the list, which knows which of its rows are bulks."""
         changelist: Any = super().get_changelist_instance(request)
         bulks = bulks_among(each.run_id for each in changelist.result_list if each.run_id and not each.bulk_id)
         for each in changelist.result_list:
@@ -302,7 +304,7 @@ class OperatorActionAdmin(_ModelAdmin):
         return TemplateResponse(request, "durable/admin/denied.html", context, status=status)
 
     def _shown(self, response: TemplateResponse) -> dict[str, Any]:
-        """Return what the page shows beside what Django's list knows; {} for Django's own error page."""
+        """Return the page's data in addition to Django's; {} for Django's own error page."""
         changelist: Any = (response.context_data or {}).get("cl")
         if changelist is None:
             return {}
@@ -330,7 +332,7 @@ class OperatorActionAdmin(_ModelAdmin):
 
     @admin.display(description=_("run"))
     def run(self, action: OperatorAction) -> str:
-        """A link to the run's page, which says if the run was deleted, or to the bulk's."""
+        """A link to the run's page (which says if the run was deleted), or to the bulk's."""
         return self._linked(action, is_bulk=getattr(action, "is_bulk", False))
 
     def _linked(self, action: OperatorAction, *, is_bulk: bool) -> str:
@@ -412,7 +414,7 @@ def _criteria(given: QueryDict) -> ActionCriteria:
 
 
 def _day(text: str, *, days_later: int = 0) -> datetime | None:
-    """Return the beginning of a day, or of a later one, in the current time zone; None for a text that is no day."""
+    """Return the beginning of a day, or of a day after it, in the current time zone; None for an invalid text."""
     try:
         day = parse_date(text.strip())
         if day is None:
@@ -423,13 +425,13 @@ def _day(text: str, *, days_later: int = 0) -> datetime | None:
 
 
 def _seen(request: HttpRequest, actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
-    """Limit the actions to those on runs that the request may see; all actions where that is all runs."""
+    """Limit the actions to those on visible runs; no limit if all runs are visible."""
     within = access.within(request)
     return actions if within is None else on_visible(actions, within)
 
 
 def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
-    """Limit the actions to those among the newest of the log."""
+    """Limit the actions to the newest of the log."""
     newest = OperatorAction.objects.using(conf.DATABASE).order_by("-pk").values_list("pk", flat=True).first() or 0
     return actions.filter(pk__gt=newest - _window())
 

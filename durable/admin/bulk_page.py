@@ -1,7 +1,7 @@
-"""One verb on many runs: a page that shows the first of them and asks for a reason, and a page of what it has done.
+"""One verb on many runs: a page that shows the first of them and asks for a reason, and a page with the result.
 
-A verb that cannot be taken back also asks for the number of runs, typed, if they are many. A large selection is
-processed in the background.
+For a verb that cannot be undone on many runs, the operator has to type their number. A large selection is processed in
+the background.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
 _MOST_IDS = 500  # ids that one page can select
 _MOST_WORKFLOWS = 5  # that the page names
-_SELECTING = ("verb", "all", "filter", "bulk", "children_of", "group", "id")  # what says which runs
+_SELECTING = ("verb", "all", "filter", "bulk", "children_of", "group", "id")  # parameters that select the runs
 _CAREFUL = ("first", "stop_after", "within", "rate")  # fields of the form that a link may fill in
 
 
 class _NothingChosen(Exception):
-    """The page cannot be shown: the operator is sent back to the list, and told why."""
+    """The page cannot be shown: the operator is redirected to the list, with a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
     """The runs that the operator has chosen.
 
-    They are those with these ids, all that the filter `wanted` finds, those of a bulk that have failed `again`, or
-    the failed `children` of a run.
+    Runs with these ids, all that match the filter `wanted`, those of a bulk that failed `again`, or the failed
+    `children` of a run.
     """
 
     ids: list[str]
@@ -71,7 +71,7 @@ class _Choice:
 
     @property
     def named(self) -> Selection | None:
-        """The selection; None where it is the ids."""
+        """The selection; None if the runs are chosen by id."""
         return self.again or self.children or (None if self.wanted is None else Filtered(self.wanted))
 
     @property
@@ -83,7 +83,7 @@ class _Choice:
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the confirmation page, or apply the verb.
 
-    The list posts the selection, and a link to the confirmation has it in its address. A POST with `confirmed` alone
+    The list posts the selection, and a link to the confirmation has it in its address. Only a POST with `confirmed`
     applies the verb.
     """
     given = request.POST if request.method == "POST" else request.GET
@@ -161,12 +161,12 @@ def _choice(request: HttpRequest, given: QueryDict, name: str, ids: list[str]) -
 
 
 def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: bulk.Eligibility) -> dict[str, Any]:
-    """Return what the page shows of the runs: how many, which, why they failed, and what the verb starts with them."""
+    """Return the page's preview: how many runs, which, why they failed, and what the verb starts again with them."""
     within, children, now = access.within(request), choice.children, pages.now()
     with reading():
         causes = causes_among(choice.selection, bulk.allowed_states(verb.action))
         starts = starts_of_bulk(verb.action, choice.selection, eligibility)
-        # what repeats a child is no child of the parent, which waits for the child itself
+        # a run that repeats a child is not a child of the parent, which waits for the child itself
         repeated = (
             count_repeated(choice.selection, bulk.allowed_states(verb.action), within) if children is None else None
         )
@@ -199,7 +199,7 @@ def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: 
 
 
 def _all_url(admin: AdminPages, given: QueryDict) -> str:
-    """Return the address of the same page without a proposal to try some first."""
+    """Return the address of the same page, without the proposal to try some runs first."""
     query = given.copy()
     for name in [name for name in query if name not in _SELECTING]:
         del query[name]
@@ -207,7 +207,7 @@ def _all_url(admin: AdminPages, given: QueryDict) -> str:
 
 
 def _first(form: BulkForm, careful: dict[str, str]) -> int:
-    """Return how many runs the page proposes to try first, 0 for none."""
+    """Return how many runs the page proposes to try first; 0 for none."""
     return _whole_number(str(form["first"].value() or "" if form.is_bound else careful.get("first", "")))
 
 
@@ -233,7 +233,7 @@ def _do(
 
 
 def _own_id(request: HttpRequest, token: str) -> str:
-    """Return the id of the bulk: another one than the token where a run or a bulk out of sight has that id."""
+    """Return an id for the bulk: the token, or another id if a hidden run or bulk has that one."""
     if not access.is_limited() or access.find_bulk(request, token) is not None:
         return token
     is_taken = Run.objects.using(conf.DATABASE).filter(pk=token).exists() or find_bulk(token) is not None
@@ -259,12 +259,12 @@ def _state_of(run_id: str) -> str:
 
 
 def _is_started(token: str) -> bool:
-    """Return whether the page was posted before: the bulk's own run may match the filter by now."""
+    """Return whether the page was posted before: since then, the filter may match the bulk's own run."""
     return Run.objects.using(conf.DATABASE).filter(pk=token, workflow=BULK_RUN).exists()
 
 
 def _check_grown(eligibility: bulk.Eligibility, shown: int) -> None:
-    """Raise Refusal if the verb would act on more runs than the page showed; fewer are fewer that need it."""
+    """Raise Refusal if the verb would act on more runs than the page showed. Fewer are accepted."""
     if eligibility.count > shown:
         why = ngettext(
             "Nothing was done: the page showed %(shown)s run, and there are %(found)s now. Type the new number.",
@@ -275,7 +275,7 @@ def _check_grown(eligibility: bulk.Eligibility, shown: int) -> None:
 
 
 def _largest(eligibility: bulk.Eligibility) -> list[tuple[str, str]]:
-    """Return the workflows with the most runs, each with its number, and the rest as "others"."""
+    """Return the workflows with the most runs and their numbers, and the rest as "others"."""
     named, rest = eligibility.by_workflow[:_MOST_WORKFLOWS], eligibility.by_workflow[_MOST_WORKFLOWS:]
     rows = [(workflow, thousands(number)) for workflow, number in named]
     if rest:
@@ -285,7 +285,7 @@ def _largest(eligibility: bulk.Eligibility) -> list[tuple[str, str]]:
 
 
 def _left_alone(eligibility: bulk.Eligibility) -> str:
-    """Return how many of the chosen runs are left alone, by state; "" for none."""
+    """Say how many of the chosen runs are left alone, by state; "" for none."""
     words = []
     for state, number in eligibility.left_alone:
         text = _("%(number)s %(state)s") if state else _("%(number)s that do not exist")
@@ -296,7 +296,7 @@ def _left_alone(eligibility: bulk.Eligibility) -> str:
 
 
 def number_of(eligibility: bulk.Eligibility) -> str:
-    """Return the number of runs in words: with "more than" or "at least" if there may be more."""
+    """Return a number of runs in words, with "more than" or "at least" if it is not exact."""
     number = thousands(eligibility.count)
     if not eligibility.is_capped:
         return number
@@ -319,7 +319,7 @@ def _title(verb: RunVerb, wanted: RunCriteria | None, causes: Sequence[CauseOfBu
 
 
 def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
-    """Raise PermissionDenied if the user lacks a permission; the denial is one row of the log, however many runs."""
+    """Raise PermissionDenied if the user lacks a permission. The log gets one row, however many runs there are."""
     for permission in (RUN_VERBS[name].permission, "view_run"):
         if not access.may(request, permission):
             if request.method == "POST":
@@ -330,7 +330,7 @@ def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
 
 
 def _wanted(posted: QueryDict) -> RunCriteria | None:
-    """Return the filter; None if a part of it is wrong: the other parts alone would select other runs."""
+    """Return the filter, or None if a part of it is invalid: the other parts alone would select other runs."""
     form = FilterForm(QueryDict(posted.get("filter", "").removeprefix("?")))
     if not form.is_valid():
         return None
@@ -402,7 +402,7 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
 
 
 def _trouble(found: BulkSummary, now: datetime, within: RunQuerySet | None) -> str:
-    """Return what keeps the bulk's own run from going on, where that needs a person; "" else."""
+    """Say what stops the bulk's own run if that needs a person; else ""."""
     if found.run is None or found.run.state in ENDED or found.stopped is not None:
         return ""
     told = explain(found.run, now, within=within)
@@ -410,7 +410,7 @@ def _trouble(found: BulkSummary, now: datetime, within: RunQuerySet | None) -> s
 
 
 def _decisions(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[tuple[str, str]]:
-    """Return the titles and the addresses of what can be done with a bulk that its canary has stopped."""
+    """Return title and address of each decision about a bulk that its canary has stopped."""
     if found.run is None or found.stopped is None or not access.may(request, PERMISSIONS["go_on"]):
         return []
     return [(str(RUN_VERBS[name].title), admin.url("act", found.run.id, name)) for name in _DECISIONS]

@@ -27,16 +27,16 @@ from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.causes import mute, note, unmute
 
 SAMPLES: Final = 10  # runs on the page of a cause
-CANARY: Final = {"first": 5, "stop_after": 3}  # that the page proposes
+CANARY: Final = {"first": 5, "stop_after": 3}  # runs that the page proposes to try first
 MOST_NAMES: Final = 8  # workflows, queues and workers each that it names
 MOST_PAUSES: Final = 2  # workflows whose open runs it offers to pause, and whose new starts to hold
-#: By span of the chart: its words, what it is called for who cannot see it, and how a time of its axis is written.
+#: By span of the chart: its title, its description for screen readers, and the format of times on its axis.
 _SPANS: Final = {
     "day": (gettext_lazy("The last day"), gettext_lazy("Failures in the last day, by half hour"), "H:i"),
     "week": (gettext_lazy("The last week"), gettext_lazy("Failures in the last week"), "D H:i"),
     "month": (gettext_lazy("The last 30 days"), gettext_lazy("Failures in the last 30 days"), "j M"),
 }
-#: What can be said of a cause, and the answer.
+#: The operations on a cause, and the message after each.
 _SAVED: Final = {
     "mute": gettext_lazy("It is muted."),
     "unmute": gettext_lazy("It is shown again."),
@@ -158,7 +158,7 @@ def _page(
 
 
 def _holds(admin: AdminPages, workflows: Iterable[str]) -> list[overview.Verb]:
-    """Return a verb for each workflow: to hold its new starts, or to release them where they are held."""
+    """Return a verb for each workflow: hold its new starts, or release them if they are held."""
     held = held_workflows()
     verbs = []
     for workflow in workflows:

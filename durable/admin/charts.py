@@ -30,7 +30,9 @@ _SPARK_WIDTH = 1.6  # of a column; the next one begins 2 units further
 
 
 def shallow(nodes: Sequence[TreeNode], deepest: int = _DEEPEST) -> list[TreeNode]:
-    """Return the nodes; those below a depth side by side with their paths, because code may nest deeper than a page."""
+    """Return the nodes, with those below a depth side by side under their paths: code may nest deeper than a page can
+    show.
+    """
     if deepest:
         return [replace(node, children=shallow(node.children, deepest - 1)) for node in nodes]
     return [
@@ -57,7 +59,7 @@ def spark(counts: Sequence[int]) -> str:
 
 HEIGHT: Final = 100  # of a viewBox
 STEP: Final = 10  # its width for each bar
-_LONG: Final = timedelta(minutes=20)  # to be behind: a worker that counts is so for a minute or two
+_LONG: Final = timedelta(minutes=20)  # of delay that is reported: counting is always a minute or two behind
 _HALF_A_DAY: Final = timedelta(hours=12)
 _SHOWN_MARKS: Final = 4  # that the legend names
 #: Moments on an axis of durations, in seconds.
@@ -77,7 +79,8 @@ class Part:
 class BarShapes:
     """A bar of the charts, and the address of the list of its runs, "" without any.
 
-    `ended` and `took` say what the two charts draw, and `cells` are its figures in the table, all empty without runs.
+    `ended` and `took` describe the two charts' bars in words, and `cells` are the figures in the table; all are empty
+    without runs.
     """
 
     bar: Bar
@@ -108,7 +111,7 @@ class EndedCharts:
 
     `scale` and `durations` are the labels of the axes, from the top to the bottom, and `times` those from left to
     right. `median` and `slow` are the points of lines, one text for each piece without a gap. `uncounted` is where the
-    span begins whose runs are not counted yet, "" if all are. `behind` is how long it is in words, "" if it is short.
+    part begins whose runs are not counted yet, "" if all are. `behind` is its length in words, "" if it is short.
     """
 
     name: str
@@ -135,7 +138,7 @@ class EndedCharts:
 
     @property
     def named_marks(self) -> Sequence[ChartMark]:
-        """The newest marks, which the legend names; the table has all."""
+        """The newest marks, for the legend; the table has all of them."""
         return self.marks[-_SHOWN_MARKS:]
 
 
@@ -144,10 +147,10 @@ def ended_charts(
 ) -> list[EndedCharts]:
     """Return the charts of the last hour and of the last day, of all workflows or of one; five statements.
 
-    `site` is the name of the admin site. `everyone` is what links to the list add so that it has children too.
+    `site` is the name of the admin site. `everyone` is added to links to the list so that it includes children.
     """
     hour, day = last_hour_and_day(now, workflow)
-    marks = marks_of(day)  # the end of both is near: those of the hour are among them
+    marks = marks_of(day)  # both spans end at about the same time, so these include those of the hour
     wanted = urlencode({**({"workflow": workflow} if workflow else {}), **everyone})
     runs_url = f"{reverse('admin:durable_run_changelist', current_app=site)}?{wanted}{'&' if wanted else ''}"
     return [
@@ -242,7 +245,7 @@ def _mark(throughput: Throughput, mark: TimeMark, site: str) -> ChartMark:
 
 
 def _x(throughput: Throughput, moment: datetime) -> float:
-    """Return where a moment is in the viewBox, within its edges."""
+    """Return the position of a moment in the viewBox, within its edges."""
     share = (moment - throughput.begin) / (throughput.end - throughput.begin)
     return min(1.0, max(0.0, share)) * STEP * len(throughput.bars)
 
@@ -258,7 +261,7 @@ def _round_up(most: int) -> int:
 
 
 def _range(throughput: Throughput) -> tuple[float, float]:
-    """Return the ends of the axis of durations."""
+    """Return the smallest and the largest value on the axis of durations."""
     medians = [bar.median for bar in throughput.bars if bar.median is not None]
     slow = [bar.slow for bar in throughput.bars if bar.slow is not None]
     if not medians:
@@ -269,7 +272,7 @@ def _range(throughput: Throughput) -> tuple[float, float]:
 
 
 def _lines(values: Sequence[float | None], low: float, high: float) -> list[str]:
-    """Return the points of a line for each piece of values without a gap; a value alone is a short line."""
+    """Return the points of a line for each series of values without a gap; a single value becomes a short line."""
     lines: list[list[str]] = [[]]
     for position, value in enumerate(values):
         if value is None:

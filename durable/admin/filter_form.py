@@ -1,4 +1,4 @@
-"""The filters of the list of runs, as its address has them: parsed, checked, and shown as chips."""
+"""The filters in the address of the list of runs: parsed, checked, and shown as chips."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from durable.models import Cause
 
 SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 
-_APART: Final = frozenset({"q", "state"})  # fields that the page shows apart
-#: Parameters of the list's address that are no filters.
+_APART: Final = frozenset({"q", "state"})  # fields that the page shows separately
+#: Parameters of the list's address that are not filters.
 _NO_FILTERS: Final = frozenset({"after", "live", "sort", "columns"})
 
 
@@ -49,7 +49,7 @@ class _MomentInput(forms.DateTimeInput):
     input_type = "datetime-local"
 
     def format_value(self, value: Any) -> str | None:
-        """Return the moment as the input takes it; None for a text that is none."""
+        """Return the moment in the input's format; None for an invalid text."""
         moment = parse_datetime(value) if isinstance(value, str) else value
         if not isinstance(moment, datetime):
             return None
@@ -78,14 +78,14 @@ def _states() -> list[tuple[str, str]]:
 
 
 def _name(label: Any, most: int = 200, known: str = "") -> forms.CharField:
-    """Return a field for a name. `known` says of what there are suggestions."""
+    """Return a field for a name. `known` is the kind of names to suggest."""
     suggested = {"list": f"known-{known}", "data-durable-names": known, "autocomplete": "off"} if known else {}
     widget = forms.TextInput(attrs={"autocapitalize": "off", "spellcheck": "false", **suggested})
     return forms.CharField(required=False, max_length=most, label=label, widget=widget)
 
 
 class FilterForm(forms.Form):
-    """The filters of the list. A name that is none of them is a mistake: without it the list would have other runs."""
+    """The filters of the list. Unknown names are refused: ignoring one would list other runs."""
 
     q = forms.CharField(required=False, max_length=500, label=gettext_lazy("Search"))
     state = forms.MultipleChoiceField(
@@ -130,14 +130,14 @@ class FilterForm(forms.Form):
                     field.widget.attrs.pop(name, None)
 
     def clean(self) -> dict[str, Any]:
-        """Refuse names that are no filters."""
+        """Refuse names that are not filters."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
         for name in sorted(self._given.keys() - self.fields.keys() - _NO_FILTERS):
             self.add_error(None, _("There is no filter “%(name)s”; take it out of the address.") % {"name": name[:40]})
         return given
 
     def clean_q(self) -> str:
-        """Refuse a search that begins like a tag and is none."""
+        """Refuse a search that begins like a tag but is not one."""
         text = str(self.cleaned_data["q"])
         try:
             split_tags(text)
@@ -177,7 +177,7 @@ class FilterForm(forms.Form):
 
     @property
     def inputs(self) -> list[forms.BoundField]:
-        """The conditions with a value, but for the search and the states."""
+        """The conditions with a value, except the search and the states."""
         return [
             self[name] for name, field in self.fields.items() if not isinstance(field, _Flag) and name not in _APART
         ]
@@ -221,7 +221,7 @@ class FilterForm(forms.Form):
 
 
 def _local(moment: datetime) -> datetime:
-    """Return the moment in the time zone of the pages, or as it is at the ends of time."""
+    """Return the moment in the time zone of the pages; unchanged at the ends of time."""
     try:
         return timezone.localtime(moment)
     except OverflowError:
@@ -248,7 +248,7 @@ def with_offsets(given: QueryDict) -> str | None:
 
 
 def query_of(given: QueryDict, **changes: Any) -> str:
-    """Return the address' query with some parameters set, or removed if the value is empty; else of its first page."""
+    """Return the address' query with some parameters set (or removed if empty), by default for the first page."""
     query = given.copy()
     for name, value in {"live": "", "after": "", **changes}.items():
         query.pop(name, None)

@@ -69,7 +69,7 @@ def read_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 class MuteForm(forms.Form):
-    """A change that may be made twice: a reason."""
+    """A change that is harmless if repeated: it asks for a reason."""
 
     reason = forms.CharField(
         required=False,
@@ -93,7 +93,7 @@ class NoteForm(forms.Form):
 
 
 class _Asking(MuteForm):
-    """A form that changes runs: a reason, the expected revision of the run, and a token against repeats."""
+    """A form that changes runs: a reason, the run's expected revision, and a token against repeats."""
 
     expected = forms.CharField(required=False, max_length=200, widget=forms.HiddenInput)
     token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
@@ -104,7 +104,7 @@ class _Asking(MuteForm):
 
 
 class ActForm(_Asking):
-    """A verb on runs, of which the page has the flags; `with_fields` adds its other options."""
+    """A verb on runs: the page shows its flags, and `with_fields` adds its other options."""
 
     asked: Sequence[str] = ()
 
@@ -115,7 +115,7 @@ class ActForm(_Asking):
 
 
 class MoveMessageForm(_Asking):
-    """The run that gets a message: one of `visible`."""
+    """The run that receives a moved message: one of `visible`."""
 
     to = forms.CharField(max_length=MAX_ID, label=_("To run"), help_text=_("The id of the run that gets the message."))
 
@@ -126,7 +126,7 @@ class MoveMessageForm(_Asking):
         self.visible = visible
 
     def clean_to(self) -> str:
-        """Return the id. Raises ValidationError if there is no such run, or the user may not see it."""
+        """Return the id. Raises ValidationError if the run does not exist or the user may not see it."""
         to = str(self.cleaned_data["to"])
         if not self.visible.filter(pk=to).exists():
             raise forms.ValidationError(_('There is no run "%(run)s".'), params={"run": to})
@@ -134,9 +134,9 @@ class MoveMessageForm(_Asking):
 
 
 class BulkForm(ActForm):
-    """A verb on many runs; with `is_typed` it asks for the number of runs that the page showed (`count`).
+    """A verb on many runs. With `is_typed` the user has to type the number of runs shown (`count`).
 
-    `first`, `stop_after` and `within` are the canary's, `rate` is the bulk's. `tried`: the button promised a canary.
+    `first`, `stop_after` and `within` belong to the canary, `rate` to the bulk. `tried`: the button promised a canary.
     """
 
     count = forms.IntegerField(required=False, widget=forms.HiddenInput)
@@ -186,7 +186,7 @@ class BulkForm(ActForm):
 
     @property
     def canary(self) -> Canary | None:
-        """The canary that was asked for."""
+        """The requested canary."""
         given = self.cleaned_data
         minutes = given.get("within")
         if not given.get("first"):
@@ -376,7 +376,7 @@ def _no_number(text: str) -> Any:
 
 
 class _Duration(forms.CharField):
-    """For how long; the value is the moment when it is over."""
+    """A duration; its value is the moment at which it ends."""
 
     def clean(self, value: Any) -> Any:
         """Return the moment. Raises ValidationError for what is no duration above zero."""
@@ -474,7 +474,7 @@ class _VerbForm(ActForm):
 
 @cache
 def with_fields(form: type[F], verb: RunVerb) -> type[F]:
-    """Return the form with a field for each option of the verb that is no flag."""
+    """Return the form with a field for each option of the verb that is not a flag."""
     fields = {each.name: option_field(each) for each in verb.fields}
     return type(form.__name__, (form,), {**fields, "asked": list(fields)}) if fields else form
 

@@ -95,7 +95,7 @@ def last_minute(rate: RateSummary) -> LastMinute:
 
 
 def shown_rate(admin: AdminPages, request: HttpRequest, rate: RateSummary, now: datetime) -> dict[str, Any]:
-    """Return what the page of a limit shows of its rate."""
+    """Return the page data of a limit's rate."""
     chosen = request.GET.get("key", rate.keys[0].key if rate.keys else "")
     waiting = reservations_of(rate.name, chosen, now)
     return {
@@ -111,7 +111,7 @@ def shown_rate(admin: AdminPages, request: HttpRequest, rate: RateSummary, now: 
 
 
 def show_rate(admin: AdminPages, request: HttpRequest, rate: RateSummary, now: datetime) -> HttpResponse:
-    """Show a limit that has a rate alone."""
+    """Show a limit that has only a rate."""
     return admin.page(request, "limit", {"title": rate.name, "now": now, **shown_rate(admin, request, rate, now)})
 
 
@@ -151,7 +151,7 @@ _MOST: Final = 999_999
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownKey:
-    """A key of a limit as pages show it. `oldest` is for how long the first in its line has waited, in words."""
+    """A key of a limit as pages show it. `oldest` is how long the first in its line has waited, in words."""
 
     limit: LimitSummary
     key: LimitKeySummary | None
@@ -163,7 +163,7 @@ class ShownKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSlot:
-    """A slot as the page of its limit shows it: the run, and for how long it holds the slot or waits."""
+    """A slot as the page of its limit shows it: the run, and how long it has held the slot or waited."""
 
     slot: Slot
     url: str
@@ -179,7 +179,7 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Show one limit, and of one key, given as `?key=`, who holds its slots and who waits."""
+    """Show one limit and, for a key given as `?key=`, who holds its slots and who waits."""
     now, name = pages.now(), as_id(key)
     found, rates = list_limits(name), list_rates(now, name)
     if rates and not found:

@@ -59,7 +59,7 @@ ORDERS: Final[Mapping[RunOrder, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its name in the address, its title, and the orders that a click on its head leads to in turn."""
+    """A column: its name in the address, its title, and the orders that clicks on its head choose in turn."""
 
     name: str
     title: Any
@@ -94,13 +94,13 @@ COLUMNS: Final = (
     Column(name="parent", title=gettext_lazy("Started by"), is_default=False),
 )
 _DEFAULTS: Final = [each.name for each in COLUMNS if each.is_default]
-#: The column that an order is about, and that a list in this order therefore has.
+#: The column of each order, which a list in that order always shows.
 _SORTED: Final = {order: each.name for each in COLUMNS for order in each.orders}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A column of one list. `query` is the address in the other order, "" if no index has one."""
+    """A column of one list. `query` is the address in the other order, "" if no index serves it."""
 
     column: Column
     query: str
@@ -123,7 +123,7 @@ def order_of(given: QueryDict) -> RunOrder:
 
 
 def order_choices(order: RunOrder) -> list[tuple[str, Any, bool]]:
-    """Return every order as a value, a title, and whether it is the list's."""
+    """Return every order as value and title, and whether it is the list's order."""
     return [(each.value, title, each is order) for each, title in ORDERS.items()]
 
 
@@ -145,7 +145,7 @@ def _head(given: QueryDict, column: Column, order: RunOrder) -> Head:
     )
 
 
-_SUGGESTED = 200  # names that are in the page; with JavaScript all names are found
+_SUGGESTED = 200  # names in the page; JavaScript finds all names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ class ShownView:
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
-    """Show the list, or, for a page that refreshes itself, its table alone."""
+    """Show the list; for a page that refreshes itself, only its table."""
     given, now = request.GET, pages.now()
     if (exact := with_offsets(given)) is not None:
         return HttpResponseRedirect(exact)
@@ -180,7 +180,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     form.is_valid()  # an invalid field shows its own error, and is ignored
     within = access.within(request)
     wanted = parse_search(form.search, form.wanted(), within)
-    # Whether there are children at all would tell of those that are out of sight.
+    # Whether there are children at all would reveal hidden ones.
     wanted = settle_roots(wanted) if within is None else replace(wanted, only_roots=wanted.hides_children)
     is_live = "live" in given
     page, found, order, problem = _read(wanted, given, within, is_counted=not is_live)
@@ -223,7 +223,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 
 def _tag_hint(wanted: RunCriteria, within: RunQuerySet | None) -> Sequence[str] | None:
-    """Return the names of tags by which runs could be found, if a text was searched for in errors; None for others."""
+    """Return names of tags by which runs may be found, if the search looked for a text in errors; else None."""
     if not wanted.error_text or wanted.tags:
         return None
     return names_of_tags() if within is None else ()
@@ -267,7 +267,7 @@ def _row(
 def _around(
     admin: AdminPages, request: HttpRequest, wanted: RunCriteria, found: Count | None, form: FilterForm, order: RunOrder
 ) -> dict[str, Any]:
-    """Return what stands around the table, and is not refreshed with it."""
+    """Return the parts around the table, which are not refreshed with it."""
     given, within = request.GET, access.within(request)
     columns = {each.column.name for each in columns_of(given, RunOrder.NEWEST)}
     shown = [(each.name, each.title, each.name in columns) for each in COLUMNS]
@@ -292,7 +292,7 @@ def _around(
 
 
 def _verbs(request: HttpRequest, wanted: RunCriteria) -> list[RunVerb]:
-    """Return the verbs that the user may apply, and that a state of the filter allows."""
+    """Return the verbs that the user may apply, and that the states in the filter allow."""
     if not access.is_offered("bulk"):
         return []
     states = {RunState.FAILED.value} if wanted.cause or wanted.place else wanted.states
@@ -317,7 +317,7 @@ def _views(admin: AdminPages, request: HttpRequest) -> list[ShownView]:
 
 
 def _hidden(wanted: RunCriteria, found: Count | None, order: RunOrder, within: RunQuerySet | None) -> str:
-    """Return what to say of the children that match and are not listed; "" if there are none."""
+    """Say how many matching children are not listed; "" if there are none."""
     if not wanted.only_roots:
         return ""
     number = _number_left_out(wanted, replace(wanted, only_roots=False), found, order, within)
@@ -330,7 +330,7 @@ def _hidden(wanted: RunCriteria, found: Count | None, order: RunOrder, within: R
 
 
 def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder, within: RunQuerySet | None) -> str:
-    """Return what to say of durable's own runs that match and are not listed; "" if there are none."""
+    """Say how many matching runs of durable itself are not listed; "" if there are none."""
     if not wanted.leaves_alerts_out:
         return ""
     wider = replace(wanted, hides_alerts=False)
@@ -350,8 +350,8 @@ def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder, wi
 def _number_left_out(
     wanted: RunCriteria, wider: RunCriteria, found: Count | None, order: RunOrder, within: RunQuerySet | None
 ) -> int | None:
-    """Return how many more runs than the `found` ones match a wider filter; None if they are too many to be counted."""
-    is_cheap = found is not None and not found.is_capped and not wanted.error_text  # a text is searched for once
+    """Return how many runs beyond the `found` ones match a wider filter; None if there are too many to count."""
+    is_cheap = found is not None and not found.is_capped and not wanted.error_text  # do not search for a text twice
     everyone = count_runs(wider, order=order, within=within) if is_cheap else None
     return None if found is None or everyone is None or everyone.is_capped else everyone.number - found.number
 
@@ -361,7 +361,7 @@ def _title(found: Count) -> str:
 
 
 def _suggested() -> dict[str, list[str]]:
-    """Return the names that the page suggests, by what they name; none where those of hidden runs are not told."""
+    """Return the names to suggest, by kind; none if they could belong to hidden runs."""
     if access.is_limited():
         return {}
     return {"workflow": _workflows(), "queue": redis_clients.queue_names()[:_SUGGESTED], "worker": []}
@@ -372,7 +372,7 @@ def _workflows() -> list[str]:
 
 
 def _kept(given: QueryDict, *, without: set[str]) -> list[tuple[str, str]]:
-    """Return the parameters of the address that a form must keep."""
+    """Return the parameters of the address that a form has to keep."""
     dropped = {*without, "after", "live"}
     return [(name, each) for name, values in given.lists() if name not in dropped for each in values if each]
 

@@ -1,4 +1,4 @@
-"""Messages of a run: the newest as rows, deleting or moving one that was not received, and sending one."""
+"""Messages of a run: list the newest, delete or move one that was not received, and send one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST: Final = 4_000  # characters of a body that a row shows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRow:
-    """A message; `body` and `response` are None if the user may not see them, or there is none.
+    """A message; `body` and `response` are None if missing or hidden from the user.
 
     The addresses are "" once the run has received it.
     """
@@ -109,7 +109,7 @@ _WORDS: Final = {
 
 
 def show_verb(admin: AdminPages, request: HttpRequest, key: str, message_key: str, name: str) -> HttpResponse:
-    """Ask, or take the message out of the run's inbox."""
+    """Show the confirmation, or take the message out of the run's inbox."""
     if name not in _WORDS:
         raise Http404(action_page.no_verb(name, _WORDS))
     action_page.admit(request, f"{name}_message", unquote(key))
@@ -150,11 +150,11 @@ def show_verb(admin: AdminPages, request: HttpRequest, key: str, message_key: st
     return admin.page(request, "act", context, status=status)
 
 
-_MOST_TEXT = 50  # waits and messages that are searched for names of queues
+_MOST_TEXT = 50  # waits and messages to search for names of queues
 
 
 def show_sending(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Ask for queue and body, or send."""
+    """Show the form for queue and body, or send."""
     action_page.admit(request, "send", unquote(key))
     run = pages.find(request, key)
     awaited = awaited_queues(run)
@@ -211,7 +211,7 @@ def _indented(value: Any) -> str:
 
 
 def _declared_queues(declared: MessageTypes, awaited: list[str]) -> list[str]:
-    """Return the queues that the workflow declares, those first that the run waits for now."""
+    """Return the queues that the workflow declares, first those that the run now waits for."""
     return list(dict.fromkeys([*(each for each in declared if each in awaited), *declared]))
 
 

@@ -1,7 +1,7 @@
-"""Moments as the pages show them, in the time zone of the browser, which the pages' module names in a cookie.
+"""Moments in the time zone of the browser, which the pages' script stores in a cookie.
 
-Without a cookie, and so without JavaScript, it is the zone in force: the project's, or what a middleware of the project
-has activated for the user, which comes first.
+Without a cookie (and so without JavaScript) the zone in force is used: the project's, or the one that a middleware of
+the project has activated for the user. The latter also takes precedence over the cookie.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from durable.inspection import humanize
 
 
 def moment(then: datetime | None, now: datetime) -> SafeString | str:
-    """A time on the clock and from now, with all of it for machines and on hovering."""
+    """Render a time, absolute and relative, with the full time for machines and on hovering."""
     if then is None:
         return "—"
     return format_html(
@@ -40,7 +40,9 @@ _LONGEST: Final = 64  # characters of a zone's name
 
 @contextmanager
 def viewers_zone(request: HttpRequest) -> Iterator[None]:
-    """Tell moments inside the block in the zone of the browser, if it is known and the project has chosen no other."""
+    """Show moments in the block in the browser's time zone, if it is known and the project has not chosen another
+    one.
+    """
     chosen = _zone(request.COOKIES.get(COOKIE, "")[: _LONGEST + 1])
     if chosen is None or is_of_viewer():
         yield
@@ -50,13 +52,13 @@ def viewers_zone(request: HttpRequest) -> Iterator[None]:
 
 
 def is_of_viewer() -> bool:
-    """Return whether the zone in force is another one than the project's."""
+    """Return whether the zone in force differs from the project's."""
     return timezone.get_current_timezone_name() != timezone.get_default_timezone_name()
 
 
 @lru_cache(maxsize=64)
 def _zone(name: str) -> ZoneInfo | None:
-    """Return the zone of this name; None for a text that names none."""
+    """Return the zone of this name; None for an invalid name."""
     if not name or len(name) > _LONGEST:
         return None
     try:

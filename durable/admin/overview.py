@@ -1,6 +1,6 @@
-"""The overview: what needs a person, runs by state, how many ended and how long they took, queues and workers.
+"""The overview: what needs a person, runs by state, charts of ended runs, queues and workers.
 
-Each cause of failed runs and each finding is a row with its number, its list and its verb.
+Each cause of failed runs and each finding is a row with its number, its list and its verbs.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from durable.inspection.causes import CauseLine
     from durable.inspection.counting import Count
 
-#: Kinds of failures that need no words of their own.
+#: Kinds of failures without words of their own.
 _ORDINARY: Final = frozenset({"exhausted", "failed"})
-#: Kinds of failures that the code has: a recovery by the same build meets them again.
+#: Kinds of failures caused by the code: a recovery with the same build meets them again.
 _BY_CODE: Final = frozenset({"diverged", "mistake"})
 #: The errors of runs that have failed because of their children.
 _OF_CHILDREN: Final = frozenset({"ChildFailedError", "ChildCancelledError", "MapError"})
@@ -60,16 +60,14 @@ class Verb:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of what needs a person.
+    """A row about something that needs a person.
 
     `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs, by a link with the text
     `list_title`. `says` is text of an error's message, for users with `view_payload`; `advice` is for everybody, as is
-    `note`, which an operator has written.
-    `is_urgent`: runs stand still until a person acts.
-    `newest` is the id of its newest run in the revision `newest_revision`, at `newest_url`, and `recover_newest_url`
-    leads to the confirmation of a recovery of that one.
-    `columns` is the path that draws the failures of the last day, "" for none, and `total` is their number,
-    `is_sampled` if there were more.
+    `note`, which an operator has written. `is_urgent`: runs stand still until a person acts. `newest` is the id of its
+    newest run in the revision `newest_revision`, at `newest_url`, and `recover_newest_url` leads to the confirmation of
+    a recovery of that one. `columns` is the path that draws the failures of the last day, "" for none, and `total` is
+    their number, `is_sampled` if there were more.
     """
 
     key: str
@@ -101,13 +99,13 @@ class Row:
 
 
 def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin", *, is_limited: bool = False) -> list[Row]:
-    """Return a row for each cause, the one first whose runs have failed since the latest moment.
+    """Return a row for each cause, the one with the newest failure first.
 
-    `is_limited`: the user sees some runs only, so that no verb is offered for all runs of a cause.
+    `is_limited`: the user sees only some runs, so that no verb is offered for all runs of a cause.
     """
     newest_first = sorted(causes, key=lambda cause: (cause.since is not None, cause.since), reverse=True)
     newest = _newest_of(causes)
-    if is_limited:  # the run that repeats it may be out of sight
+    if is_limited:  # the run that repeats it may be hidden
         newest = {key: replace(run, is_repeated=False) for key, run in newest.items()}
     urls = _Urls(site, _without_other_code(newest.values()))
     rows = [_row_of_cause(each, newest.get(each.newest_run), urls) for each in newest_first]
@@ -122,12 +120,12 @@ def lines_of_causes(causes: Sequence[CauseLine], site: str = "admin") -> list[Ro
 
 
 def _without_other_code(newest: Iterable[FailedRun]) -> set[str]:
-    """Return those of the runs that the code has stopped, and that no worker with another build could recover."""
+    """Return the runs stopped by the code that no worker with another build could recover."""
     return misfits_of_failed([each.id for each in newest if how_it_failed(each)[0] in _BY_CODE], timezone.now())
 
 
 def _newest_of(causes: Sequence[CauseSummary | CauseLine]) -> dict[str, FailedRun]:
-    """Return the newest failed run of each cause, by its id; one statement, none without causes."""
+    """Return the newest failed run of each cause, by cause; one statement, none without causes."""
     ids = [each.newest_run for each in causes]
     if not ids:
         return {}
@@ -136,7 +134,7 @@ def _newest_of(causes: Sequence[CauseSummary | CauseLine]) -> dict[str, FailedRu
 
 
 def rows_of_findings(findings: Sequence[Finding], site: str = "admin", *, with_children: bool = False) -> list[Row]:
-    """Return a row for each finding, the urgent ones first. `with_children`: there are runs that are children."""
+    """Return a row for each finding, the urgent ones first. `with_children`: some runs are children."""
     urgent_first = sorted(findings, key=lambda finding: not finding.is_urgent)
     return [_row_of_finding(each, site, with_children=with_children) for each in urgent_first]
 
@@ -188,7 +186,7 @@ def _of_which_new(causes: Sequence[Row]) -> str:
     return ngettext(", %(number)d of them is new", ", %(number)d of them are new", new) % {"number": new}
 
 
-#: The conditions that `query_of` writes, and the two that say what it leaves out.
+#: The conditions that `query_of` writes, and the two that say what a list omits.
 _SAID: Final = frozenset(
     {"states", "workflow", "queue", "cause", "worker", "is_diverged", "needs_attention", "is_undone"}
     | {"only_roots", "hides_alerts"}
@@ -221,7 +219,7 @@ def query_of(wanted: RunCriteria, *, with_children: bool = False) -> str:
 
 
 def bulk_url(verb: str, query: str, site: str = "admin", options: Mapping[str, int] = MappingProxyType({})) -> str:
-    """Return the address of the confirmation of a verb on all runs that the list's query has.
+    """Return the address of the confirmation of a verb on all runs in the list with this query.
 
     `options` are proposals for fields of its form.
     """
@@ -229,7 +227,7 @@ def bulk_url(verb: str, query: str, site: str = "admin", options: Mapping[str, i
 
 
 def children_url(parent: str, site: str = "admin", group: str = "") -> str:
-    """Return the address of the confirmation that recovers the failed children of a run, of one group or all."""
+    """Return the address of the confirmation that recovers a run's failed children, of one group or all."""
     given = {"verb": "recover", "children_of": parent, **({"group": group} if group else {})}
     return f"{reverse('admin:durable_run_bulk', current_app=site)}?{urlencode(given)}"
 
@@ -239,7 +237,7 @@ def _bulk_query(verb: str, query: str, options: Mapping[str, int] = MappingProxy
 
 
 class _Urls:
-    """The addresses that rows of causes lead to. Each is looked up once: a page has hundreds of them."""
+    """The addresses for rows of causes, each looked up once: a page has hundreds of them."""
 
     def __init__(self, site: str, without_other_code: Set[str]) -> None:
         self.site = site
@@ -251,7 +249,7 @@ class _Urls:
         self.recover = url_maker("act", site, "recover")
 
     def recover_newest(self, cause: CauseSummary | CauseLine) -> str:
-        """Return the address of the confirmation that recovers the newest run alone; "" if there is no other."""
+        """Return the address of the confirmation that recovers only the newest run; "" if there is no other."""
         is_offered = cause.count.number > 1 and cause.newest_run not in self.without_other_code
         return self.recover(cause.newest_run) if is_offered else ""
 
@@ -304,14 +302,17 @@ def _line_of_cause(cause: CauseLine, newest: FailedRun | None, urls: _Urls) -> R
 
 
 def _verbs_on_newest(row: Row, urls: _Urls) -> list[Verb]:
-    """Return the verb that recovers the only run of a cause, and none for several runs."""
+    """Return the verb that recovers the only run of a cause; none for several runs."""
     if row.count is None or row.count.number != 1:
         return []
     return [Verb(title=_title_of_recovery(row.count), url=urls.recover(row.newest))]
 
 
 def _recover(cause: CauseSummary | CauseLine, newest: FailedRun | None, query: str, urls: _Urls) -> Verb:
-    """Return the verb that recovers the runs of a cause: of a single run that its children made fail, these too."""
+    """Return the verb that recovers the runs of a cause.
+
+    For a single run that failed because of its children, it recovers these too.
+    """
     if newest is not None and cause.count.number == 1 and newest.error_type in _OF_CHILDREN:
         return Verb(title=_("Recover it and its failed children"), url=children_url(newest.id, urls.site))
     return Verb(title=_title_of_recovery(cause.count), url=urls.bulk + _bulk_query("recover", query))
@@ -322,7 +323,7 @@ def _title_of_recovery(count: Count) -> str:
 
 
 def _advice_of(run: FailedRun | None, *, is_alone: bool) -> str:
-    """Return what to know about the newest failed run of a cause before it is recovered."""
+    """Return the advice about the newest failed run of a cause before it is recovered."""
     if run is None:
         return ""
     kind, title, advice = how_it_failed(run)
@@ -361,12 +362,12 @@ def _row_of_finding(finding: Finding, site: str, *, with_children: bool) -> Row:
     )
 
 
-#: The words of the link to what a finding without a list is about.
+#: The text of the link to the subject of a finding without a list.
 _OPENED: Final = {"hung_step": gettext_lazy("Running now"), "bulk_stopped": gettext_lazy("Decide")}
 
 
 def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
-    """Return the address of what the finding is about, "" for its list alone, and what can be done about it here."""
+    """Return the address of the finding's subject ("" for only its list), and the verbs for it."""
 
     def url(page: str, *args: str) -> str:
         return reverse(f"admin:durable_run_{page}", args=list(args), current_app=site)
@@ -415,7 +416,7 @@ def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
 
 
 def _verbs_on_schedule(finding: Finding, url: Callable[[str], str]) -> list[Verb]:
-    """Return what makes up for the ticks of the first schedule: of all its missed moments, or of the refused one."""
+    """Return the verb that makes up for the first schedule's ticks: for all missed moments, or for the refused one."""
     if finding.kind == "tick_missed" and finding.period is not None:
         since, until = (moment.isoformat() for moment in finding.period)
         address = f"{url('backfill')}?{urlencode({'since': since, 'until': until})}"
@@ -426,12 +427,12 @@ def _verbs_on_schedule(finding: Finding, url: Callable[[str], str]) -> list[Verb
 
 
 def permitted(rows: Sequence[Row], may: Callable[[str], bool]) -> list[Row]:
-    """Return the rows with the verbs that the user may use."""
+    """Return the rows, with only the verbs that the user may use."""
     return [replace(row, verbs=[verb for verb in row.verbs if may(verb.needs)]) for row in rows]
 
 
 def _key_of(finding: Finding) -> str:
-    """Return what names the finding among the others, in every language: its kind, and the queue or the workflow."""
+    """Return a key that identifies the finding in every language: its kind, and the queue or workflow."""
     wanted = finding.wanted
     return finding.kind if wanted is None else f"{finding.kind} {wanted.queue}{wanted.workflow}"
 
@@ -448,15 +449,15 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(shown)
 
 
-CAUSES: Final = 10  # that the overview and the admin's index show in full
-FEWER: Final = 5  # that the index shows in full if there are further ones, so that these are on the first screen too
-#: The text of a time from now: the browser counts it on, so it is no change of the page.
+CAUSES: Final = 10  # rows that the overview and the admin's index show in full
+FEWER: Final = 5  # rows that the index shows in full if there are further ones, which then fit on the first screen
+#: The text of a relative time: the browser keeps it up to date, so a different text is not a change of the page.
 _FROM_NOW: Final = re.compile(r"(?<=data-durable-relative=\"1\">)[^<]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Rows of causes and findings that need a person, and short ones of `further` causes, not of all if `has_more`."""
+    """Causes and findings that need a person, and short rows of `further` causes; `has_more`: there are even more."""
 
     rows: Sequence[Row]
     further: Sequence[Row]
@@ -465,12 +466,12 @@ class Attention:
 
     @property
     def headline(self) -> str:
-        """The sentence that says it."""
+        """The sentence that says what needs a person."""
         return headline(self.rows, further=len(self.further), has_more=self.has_more)
 
     @property
     def number(self) -> str:
-        """The number of those that need a person, "" for none."""
+        """The number of causes and findings that need a person; "" for none."""
         number = sum(row.is_urgent for row in self.rows) + len(self.further)
         return f"{number}{'+' if self.has_more else ''}" if number else ""
 
@@ -487,7 +488,7 @@ class Attention:
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
-    """Show the overview alone, for a page that refreshes itself."""
+    """Show only the overview, for a page that refreshes itself."""
     now = pages.now()
     response = admin.page(request, "_overview", context(request, now))
     etag = pages.etag_of(now, _FROM_NOW.sub("", response.content.decode()))
@@ -495,7 +496,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 
 def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
-    """Return what the overview shows at the moment `now`; a constant number of statements."""
+    """Return the overview's data at the moment `now`; a constant number of statements."""
     site = getattr(request, "current_app", "admin")
     workers = worker_overview()
     states, has_children = count_everyone()
@@ -529,7 +530,7 @@ def needs_a_person(now: datetime, site: str) -> Attention:
 def _attention(now: datetime, workers: Workers, site: str, *, has_children: bool = False) -> Attention:
     causes = list_causes(now, muted=False, most=CAUSES)
     further = further_causes(after=CAUSES, most=MOST - CAUSES + 1) if len(causes) == CAUSES else []
-    findings = collect_findings(now, workers, failed=[])  # a cause has the failed ones
+    findings = collect_findings(now, workers, failed=[])  # failed runs are shown by cause
     return Attention(
         rows=[
             *rows_of_causes(causes, site),

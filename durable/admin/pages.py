@@ -1,4 +1,5 @@
-"""What all pages share: the frame, the URLs of other pages, the run of a URL, and cheap answers if nothing has changed.
+"""Shared parts of all pages: the frame, the URLs of other pages, the run of a URL, and cheap answers if nothing has
+changed.
 
 Views take `AdminPages`. They do not import `RunAdmin`, which routes requests to them.
 """
@@ -56,9 +57,9 @@ class AdminPages:
         return reverse(f"admin:durable_run_{name}", args=given, current_app=self.admin_site.name)
 
     def url_maker(self, name: str) -> Callable[[str], str]:
-        """Return a function that makes the URL of this page for an id, as `url` does.
+        """Return a function that returns the URL of this page for an id, as `url` does.
 
-        A page with hundreds of links needs one look-up instead of one for each.
+        A page with hundreds of links then needs only one look-up.
         """
         return url_maker(name, self.admin_site.name)
 
@@ -84,15 +85,17 @@ def find(request: HttpRequest, key: str) -> Run:
 
 
 def with_children(are_there: bool | None = None) -> dict[str, str]:
-    """Return what a link to the list adds where the number beside it counts children too; {} while there are none.
+    """Return the parameters for a link to a list that includes children, as the number beside it does; {} if there are
+    none.
 
-    `are_there` says whether there are, if the page knows it; else one statement asks.
+    `are_there` says whether there are any, if the page knows; else one statement finds out.
     """
     return {"children": "true"} if (has_children() if are_there is None else are_there) else {}
 
 
 def with_everyone(are_there: bool | None = None) -> dict[str, str]:
-    """Return what a link to the list adds where the number beside it counts children and runs of durable's own too.
+    """Return the parameters for a link to a list that includes children and durable's own runs, as the number beside it
+    does.
 
     `are_there` and the statements are those of `with_children`.
     """
@@ -100,7 +103,7 @@ def with_everyone(are_there: bool | None = None) -> dict[str, str]:
 
 
 def etag_of(now: datetime, *parts: object) -> str:
-    """Return an ETag of a page's content, its language, and the minute of `now`, to which its times are relative."""
+    """Return an ETag of a page's content, its language, and the minute of `now`, on which relative times depend."""
     minute = int(now.timestamp() // 60)
     text = "\0".join(map(str, [*parts, get_language(), minute]))
     # Keyed: the parts contain text that the redaction hook may hide, and a plain hash would let a reader guess that
@@ -110,7 +113,7 @@ def etag_of(now: datetime, *parts: object) -> str:
 
 
 def is_known(request: HttpRequest, etag: str) -> bool:
-    """Return whether the browser already has the content of this ETag."""
+    """Return whether the browser already has the content with this ETag."""
     return request.headers.get("If-None-Match") == etag
 
 

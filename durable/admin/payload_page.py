@@ -1,7 +1,7 @@
-"""Payloads: a bounded part of one among other things, one by itself in parts, and a download.
+"""Payloads: an excerpt inside another page, a page of its own in parts, and a download.
 
 An address has `of=input` or `of=output`, `of=message` or `of=response` with the message's `id`, or `at=` an entry's
-location with the `of=` name of one of its payloads. With `find=` words the page has the places where they are.
+location with the `of=` name of one of its payloads. With `find=`, the page lists the places of these words.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from durable.models import QueueMessage, Run
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-MOST: Final = 20_000  # characters of a payload among other things
+MOST: Final = 20_000  # characters of a payload inside another page
 
 
 _TITLES: Final[Mapping[str, StrPromise]] = {
@@ -50,7 +50,7 @@ _TITLES: Final[Mapping[str, StrPromise]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadView:
-    """A payload for a template: `html` is the part that is shown, `left` the number of characters that are not.
+    """A payload for a template: `html` is the shown part, `left` the number of characters not shown.
 
     `url` is the payload's own page, `raw_url` the download. A payload that is too large for any page has a `problem`
     instead of `html`.
@@ -68,7 +68,7 @@ class PayloadView:
 def view_of(
     admin: AdminPages, run_id: str, name: str, value: Any, address: dict[str, str], most: int = MOST
 ) -> PayloadView:
-    """Return what a page shows of `value`, JSON data or a `TooLarge`; `address` finds it (`payload_page`)."""
+    """Return the excerpt of `value`, JSON data or a `TooLarge`; `address` are the parameters of its own page."""
     query = urlencode(address, errors="backslashreplace")
     url = f"{admin.url('payload', run_id)}?{query}"
     links = {"name": name, "url": url, "raw_url": f"{admin.url('raw', run_id)}?{query}"}
@@ -118,7 +118,7 @@ _AROUND: Final = 60  # characters of a line around what was found in it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundLine:
-    """A place where the payload has the words: the number of its line, what stands around it, and its address."""
+    """A match in the payload: the number of its line, the text around it, and its address."""
 
     number: int
     text: str
@@ -126,7 +126,7 @@ class FoundLine:
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Show a part of the payload; a short one can be folded."""
+    """Show a part of the payload; a short payload can be folded."""
     access.demand(request, "view_payload")
     run = pages.find(request, key)
     title, value = _find(request, run, PAGE_BYTES)
@@ -167,7 +167,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 
 
 def _part_of(request: HttpRequest, parts: Sequence[tuple[int, int]], found: Sequence[tuple[int, int]]) -> int:
-    """Return the number of the wanted part: without one, that of the first place that was found, else the first."""
+    """Return the number of the wanted part: by default that of the first match, or else the first."""
     wanted = request.GET.get("part", "")
     if wanted.isascii() and wanted.isdigit() and len(wanted) < 10:
         return min(max(1, int(wanted)), len(parts))
@@ -179,7 +179,9 @@ def _number_of(parts: Sequence[tuple[int, int]], position: int) -> int:
 
 
 def _marked(text: PayloadText, part: tuple[int, int], found: Sequence[tuple[int, int]]) -> SafeString:
-    """Return the part of the text with a mark at each place that was found; what crosses its ends is marked in both."""
+    """Return the part of the text with the matches marked; a match that crosses the part's end is marked in both
+    parts.
+    """
     html: list[str] = []
     done, last = part
     for number, (begin, end) in enumerate(found[:_MOST_FOUND], 1):
@@ -224,13 +226,15 @@ def _written(value: Any) -> Iterator[str]:
 
 
 def _filename(request: HttpRequest) -> str:
-    """Return what a file of the payload is called, the same in every language."""
+    """Return the file name of the payload, the same in every language."""
     name, location = request.GET.get("of", ""), request.GET.get("at", "")
     return f"{name} of {display_location(location)}" if location else name
 
 
 def _find(request: HttpRequest, run: Run, most: int) -> tuple[str, Any]:
-    """Return the title of the wanted payload, and it as JSON data, or TooLarge above `most` bytes. Raises Http404."""
+    """Return the title of the wanted payload, and its value as JSON data, or TooLarge above `most` bytes. Raises
+    Http404.
+    """
     name, location, message = (request.GET.get(each, "") for each in ("of", "at", "id"))
     if location:
         found = _of_entry(run, location, name, most)
@@ -272,7 +276,7 @@ def _of_entry(run: Run, location: str, name: str, most: int) -> tuple[str, Any]:
 
 
 def _decoded(run: Run, field: str, read: Any, place: Place) -> Any:
-    """Return a list of the value alone, TooLarge, or None for a payload that is not there."""
+    """Return the value in a list, TooLarge, or None for a missing payload."""
     if isinstance(read, TooLarge) or read is None or read[0] is None:
         return read if isinstance(read, TooLarge) else None
     return [payload(run.workflow, field, read[0], place)]

@@ -1,4 +1,4 @@
-"""The queues and the workers: a page of all of each, and one of each with its numbers and what it does."""
+"""The queues and the workers: a page of all queues, one of all workers, and a page of each."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def show_worker(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespon
 
 
 def _rows(worker: WorkerState, now: datetime) -> list[tuple[Run, Explanation]]:
-    """Return the runs that it holds, and what each does."""
+    """Return the runs that the worker holds, each with its current step."""
     found = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk([each.id for each in worker.runs])
     running = activities_of_runs(found.values(), now, with_usual=True)
     runs = [found[each.id] for each in worker.runs if each.id in found]
@@ -123,7 +123,7 @@ OLDEST = 10  # due runs on the page of a queue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownQueue:
-    """A queue as pages show it. `latency` is for how long the oldest run has been due, in words."""
+    """A queue as pages show it. `latency` is how long the oldest due run has waited, in words."""
 
     queue: QueueSummary
     url: str
@@ -197,7 +197,7 @@ def _state(queue: QueueSummary, now: datetime) -> tuple[str, object]:
 
 
 def _oldest(queue: QueueSummary, now: datetime) -> Sequence[tuple[Run, object]]:
-    """Return the runs that have been due for longest, and what each waits for."""
+    """Return the runs that have been due longest, each with what it waits for."""
     if not queue.due:
         return []
     runs = (

@@ -1,4 +1,4 @@
-"""Replaying a run from a step, or giving a step its output: a preview, and then exactly that; and two runs compared."""
+"""Replays from a step, with a preview; giving a step its output by hand; and comparing two runs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) 
 
 
 def _is_step(run: Run, location: str) -> bool:
-    """Return whether a step is recorded at the location: only the output of a step can be given by hand."""
+    """Return whether a step is recorded at the location: only a step's output can be given by hand."""
     steps = Entry.objects.using(conf.DATABASE).filter(kind=EntryKind.STEP.value)
     return steps.filter(run=run.id, location=location).exists()
 
@@ -111,7 +111,7 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
 
 
 def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
-    """Return the parts of the preview: a CSS word, a title, locations, and how many more there are."""
+    """Return the parts of the preview: a CSS class, a title, locations, and how many more there are."""
     returned = [(each.queue, each.wait) for each in plan.messages]
     counts = plan.counts
     parts: list[tuple[str, str, Sequence[Any], int]] = [
@@ -133,7 +133,9 @@ def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
 
 
 def _named(what: str | tuple[str, str] | StartsAgain) -> str:
-    """Return a location for people, one with its children, or a queue with the wait that had received its message."""
+    """Return the text for a location, for one with its children, or for a queue and the wait that received its
+    message.
+    """
     if isinstance(what, str):
         return display_location(what)
     if isinstance(what, StartsAgain):
@@ -147,7 +149,7 @@ _CUT = 1_000  # characters of an output
 
 
 def compare(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Show a page of the places of this run and of the run in `with`; without one, of the run that it repeats."""
+    """Compare this run with the run in `with`, or else with the run that it repeats; show a page of places."""
     run = pages.find(request, key)
     other_id = request.GET.get("with", "").strip() or "".join(access.existing(request, [run.replay_of_id]))
     if not other_id:

@@ -73,13 +73,13 @@ class RunAdmin(AdminPages, _ModelAdmin):
         return False
 
     def get_queryset(self, request: HttpRequest) -> RunQuerySet:
-        """Return the runs that the request may see: what Django's own views and a project's subclass would read."""
+        """Return the runs that the request may see, for Django's own views and a project's subclass."""
         return access.visible_runs(request)
 
     # -- URLs
 
     def get_urls(self) -> list[URLPattern | URLResolver]:  # type: ignore[override]  # Django's own may be either
-        """Return the pages to read, and one page for each verb, which applies the verb when it is posted."""
+        """Return the read-only pages, and one page for each verb, which applies the verb when it is posted."""
         reading: Sequence[tuple[str, View, str]] = [
             ("", list_page.show, "changelist"),
             ("names/<str:kind>/", list_page.show_names, "names"),

@@ -63,7 +63,7 @@ WIDTH: Final = 1_000  # of the drawing's viewBox
 _NAMED: Final = 3  # failed children
 _MOST_GROUPS: Final = 8
 _FAILED: Final = RunState.FAILED.value
-#: From the left to the right: what has ended well, what is under way, what has not.
+#: From left to right: ended well, under way, ended badly.
 _ORDER: Final = ("completed", "running", "rolling_back", "pending", "sleeping", "paused", "cancelled", "failed")
 _FILLS: Final = {
     "completed": "good",
@@ -81,7 +81,7 @@ _FILLS: Final = {
 class Share:
     """The children in one state: a part of the bar, and the address of their list.
 
-    `x` and `width` are of the viewBox.
+    `x` and `width` are in units of the viewBox.
     """
 
     state: str
@@ -94,7 +94,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A group of children, "" for those that belong to none."""
+    """A group of children; "" for children without a group."""
 
     name: str
     total: str
@@ -103,9 +103,10 @@ class GroupView:
 
 
 def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQuerySet | None = None) -> dict[str, Any]:
-    """Return what the page shows of the run's family; a few statements more if it has failed children or parents.
+    """Return the page's data about the run's family; a few more statements if it has failed children or parents.
 
-    `within` limits it to the runs that a user may see. Then it offers no recovery of a family, which acts on all of it.
+    `within` limits it to the runs that a user may see. Then no recovery of a family is offered, because that acts on
+    all of it.
     """
     failed = list_children(run.id, states=[_FAILED], limit=_NAMED, within=within).rows if children.failed else []
     groups = [each for each in children.groups if each.name] and children.groups
@@ -138,7 +139,7 @@ def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQu
 def _failed_both(run: Run, parents: Sequence[Run]) -> bool:
     """Return whether the run is a failed child of a failed parent.
 
-    That parent stays failed if the child is recovered alone.
+    The parent stays failed if only the child is recovered.
     """
     return run.state == _FAILED and bool(parents) and parents[-1].state == _FAILED and is_child(run.id)
 
@@ -183,7 +184,7 @@ class Button:
 
 
 def lead(admin: AdminPages, _request: HttpRequest, key: str) -> HttpResponse:
-    """Redirect from the URL without a word after the id to the run's page."""
+    """Redirect a URL with just the id to the run's page."""
     return HttpResponseRedirect(admin.url("change", as_id(key)))
 
 
@@ -209,7 +210,7 @@ def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 
 
 def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBase:
-    """Return everything that is recorded of the run, as a JSON file that is written while it is sent."""
+    """Return all records of the run, as a JSON file that is written while it is sent."""
     run = pages.find(request, key)
     pieces = written(run, with_payloads=access.may(request, "view_payload"), indent=1, within=access.within(request))
     response = streamed(request, pieces, "application/json")
@@ -300,7 +301,7 @@ def _buttons(
     remedies = explanation.remedies
     may_help = [verb for verb in possible_verbs(run) if verb not in explanation.withheld]
     possible = [verb for verb in may_help if access.may(request, PERMISSIONS[verb])]
-    others = ["send"]  # a run that waits for no message seldom needs one
+    others = ["send"]  # a run that does not wait for a message seldom needs one
     possible.sort(key=lambda verb: remedies.index(verb) if verb in remedies else len(remedies) + (verb in others))
     buttons: list[Button] = []
     for verb in possible:
@@ -330,5 +331,5 @@ def _buttons(
 
 
 def _is_at_rest(run: Run, now: datetime) -> bool:
-    """Whether the run has a time at which it goes on by itself: before it, a pass may do something."""
+    """Return whether nothing happens to the run before the time at which it continues by itself."""
     return run.state != RunState.RUNNING and run.wake_at is not None and run.wake_at > now

@@ -1,4 +1,4 @@
-"""The parts of a run's page: each has an address, and only the queries of the part that is shown are made.
+"""The parts of a run's page. Each has an address, and only the shown part is queried.
 
 A part is a function that returns what its template `_run_<name>.html` shows.
 """
@@ -38,18 +38,18 @@ from durable.inspection.undone import handler_attempts, stuck_step
 from durable.models import Attempt, Entry, LogLine, OperatorAction, Run
 from durable.models.run import RunQuerySet
 
-_MOST: Final = 20  # related runs and actions
+_MOST: Final = 20  # related runs and actions to show
 _MOST_ATTEMPTS: Final = 30
 _MOST_PLACES: Final = 100  # of a history on one page
 _MOST_LINES: Final = 200  # of a log
-_MOST_OPEN: Final = 5  # messages whose bodies are unfolded; beside more of them a page is read by its lines
-_CAP: Final = 1_000  # related runs and actions that are counted
+_MOST_OPEN: Final = 5  # messages whose bodies are shown unfolded; with more of them, a reader needs one line each
+_CAP: Final = 1_000  # related runs and actions to count
 _STATES: Final = frozenset(each.value for each in RunState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The data of which a part is made."""
+    """The data from which a part is built."""
 
     admin: AdminPages
     request: HttpRequest
@@ -72,7 +72,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A tab of the page; `count` is "" where a number would say nothing."""
+    """A tab of the page; `count` is "" if a number would say nothing."""
 
     name: str
     title: str
@@ -92,7 +92,7 @@ class ChildLine:
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """A related run, and in words what it is to this one."""
+    """A related run, and its relation to this one in words."""
 
     words: str
     run: Run
@@ -205,7 +205,7 @@ def _attempts(shown: Shown) -> dict[str, Any]:
 def _failed_handlers(shown: Shown) -> list[FailedHandler]:
     """Return the steps whose rollback handlers have failed and not succeeded since.
 
-    One statement, and none if no such step is possible.
+    One statement; none if there can be no such step.
     """
     entries = Entry.objects.using(conf.DATABASE).filter(pk__in=shown.progress.open_keys)
     found = entries.filter(metadata__rollback_error__isnull=False).select_related("metadata")
@@ -290,9 +290,9 @@ def _related(shown: Shown) -> dict[str, Any]:
 
 
 def _started(runs: RunQuerySet, shown: Shown) -> RunQuerySet:
-    """Return the runs that steps of the run have started: its children have a part of their own.
+    """Return the runs started by steps of the run; children are listed elsewhere.
 
-    Beside more children than are counted they are not looked for.
+    Not searched for if the run has more children than are counted.
     """
     if shown.children.is_capped:
         return runs.none()
@@ -350,7 +350,9 @@ PART_NAMES: Final = tuple(_PARTS)
 
 
 def part_of(request: HttpRequest) -> str:
-    """Return the name of the part that an address wants: the history if it names a place in it, else the first one."""
+    """Return the name of the part that an address asks for: the history if it names a place there, else the first
+    one.
+    """
     name = request.GET.get("part", "")
     if name not in _PARTS and ("start" in request.GET or "only" in request.GET):
         return "history"
@@ -358,7 +360,7 @@ def part_of(request: HttpRequest) -> str:
 
 
 def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
-    """Return the tabs, and what the part that is shown has. One statement counts what the run's row does not tell."""
+    """Return the tabs, and the data of the shown part. One statement counts what the run's row does not say."""
     current = part_of(shown.request)
     counts = {
         "history": thousands(shown.progress.entries),

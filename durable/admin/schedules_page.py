@@ -48,7 +48,7 @@ _STATES: Final[dict[str, tuple[str, StrPromise]]] = {
     "late": ("bad", _("late")),
     "gone": ("wait", _("no longer in the code")),
 }
-#: By outcome, likewise.
+#: By outcome, the same.
 _OUTCOMES: Final[dict[str, tuple[str, StrPromise]]] = {
     "started": ("good", _("started")),
     "waiting": ("wait", _("waiting")),
@@ -69,7 +69,7 @@ _ON_A_PAGE: Final = 25  # schedules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTick:
-    """A tick as pages show it; `label` is its moment on the clock of the page with what became of it."""
+    """A tick as pages show it; `label` has its moment, in the page's time zone, and its outcome."""
 
     tick: Tick
     label: str
@@ -83,7 +83,7 @@ class ShownTick:
 class ShownSchedule:
     """A schedule as pages show it; `dots` are its newest ticks, oldest first.
 
-    `moments` are its next ones, each with its time in the rule's zone, "" if the page's clock shows the same.
+    `moments` are its next ones, each with its time in the rule's zone ("" if that is the page's zone).
     """
 
     summary: ScheduleSummary
@@ -177,7 +177,7 @@ class ShownVerb:
 
 
 def _verbs(admin: AdminPages, request: HttpRequest, row: Schedule) -> list[ShownVerb]:
-    """Return the verbs that fit the schedule's state and the user's permissions, in the order of their weight."""
+    """Return the verbs that fit the schedule's state and the user's permissions, the most important first."""
     is_of_code = row.origin == Schedule.Origin.CODE
     fits = {
         "resume": row.paused and row.gone_at is None,
@@ -207,7 +207,7 @@ def _arguments(row: Schedule) -> str:
 
 
 class BackfillForm(ActForm):
-    """A period; `planned` is the number of runs that the page has shown."""
+    """A period; `planned` is the number of runs shown on the page."""
 
     since = forms.DateTimeField(
         label=_("From"), help_text=_("2026-05-01 12:30, in the zone of this page"), widget=forms.DateTimeInput()
@@ -219,7 +219,7 @@ class BackfillForm(ActForm):
 
 
 class EditScheduleForm(ActForm):
-    """All that a schedule has, except its name and its workflow."""
+    """All options of a schedule, except its name and its workflow."""
 
     rule = option_field(RULE)
     zone = option_field(ZONE, is_required=True)
@@ -313,7 +313,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def told_of_tick(tick: Tick) -> str:
-    """Return what became of a tick, in words. Raises Refusal if it started nothing."""
+    """Return the outcome of a tick in words. Raises Refusal if it started nothing."""
     if tick.outcome == "started":
         return gettext("The run %(run)s is started.") % {"run": tick.run_id}
     if tick.outcome == "waiting":
@@ -322,7 +322,7 @@ def told_of_tick(tick: Tick) -> str:
 
 
 def told_of_ticks(ticks: Sequence[Tick]) -> str:
-    """Return how many runs a backfill has started, in words."""
+    """Say how many runs a backfill has started."""
     started = sum(bool(each.run_id) for each in ticks)
     return ngettext("%(count)d run is started.", "%(count)d runs are started.", started) % {"count": started}
 
@@ -362,7 +362,7 @@ def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 
 def plan(of: str, form: forms.Form) -> str:
-    """Return what a backfill would start, in words; "" if the page has shown the number already."""
+    """Say what a backfill would start; "" if the page has already shown that number."""
     given = form.cleaned_data
     with action_page.refusals():
         found = verbs.plan_backfill(of, given["since"], given["until"])
@@ -376,7 +376,7 @@ def plan(of: str, form: forms.Form) -> str:
 
 
 def initial(action: str, request: HttpRequest, row: Schedule) -> dict[str, Any]:
-    """Return the values with which the form of a verb begins."""
+    """Return the initial values of a verb's form."""
     if action == "override_schedule":
         return {"rule": row.rules.text, "zone": row.zone_in_force}
     if action == "backfill_schedule":
@@ -393,7 +393,7 @@ def initial(action: str, request: HttpRequest, row: Schedule) -> dict[str, Any]:
 
 
 def _moment(text: str) -> datetime | None:
-    """Return the moment that an address proposes for a field; None for none."""
+    """Return the moment that the address proposes for a field, or None."""
     try:
         found = parse_datetime(text[:64])
     except ValueError:
@@ -402,7 +402,7 @@ def _moment(text: str) -> datetime | None:
 
 
 def _editable(row: Schedule) -> str:
-    """Return the arguments as JSON; "" if JSON does not express them as they are."""
+    """Return the arguments as JSON; "" if JSON cannot express them."""
     try:
         args, kwargs = arguments_of(row)
         text = json.dumps(args or kwargs, indent=2)

@@ -1,4 +1,4 @@
-"""Starts: one run of a workflow with its arguments as JSON and its options, and a run again with another input."""
+"""Starting runs: a new run with arguments as JSON and options, and a restart with an edited input."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PLAIN: Final[Mapping[Any, tuple[type, ...]]] = {
     str: (str,),
     NoneType: (NoneType,),
 }
-_LONGEST_VALUE: Final = 60  # characters of a value that is quoted
+_LONGEST_VALUE: Final = 60  # characters of a quoted value
 _MANY: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -88,7 +88,7 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, plain) and (bool in plain or not isinstance(value, bool))
 
 
-#: The element of the page that has what may be entered for an option.
+#: The page's element with suggestions for an option.
 _LISTS: Final = {"queue": "known-queues", "priority": "known-priorities"}
 
 
@@ -107,7 +107,7 @@ class StartForm(MuteForm):
     )
     token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
 
-    #: The options that say how the run starts: seldom needed. The id stands above, and the token settles a conflict.
+    #: The seldom needed options of the start. The id is shown above them, and the token replaces `on_conflict`.
     options = {each.name: each for each in START_OPTIONS if each.name not in ("id", "on_conflict")}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -119,17 +119,17 @@ class StartForm(MuteForm):
 
     @property
     def shown_options(self) -> list[forms.BoundField]:
-        """The fields that say how the run starts."""
+        """The fields of the start's options."""
         return [self[name] for name in self.options]
 
     @property
     def has_options(self) -> bool:
-        """Whether one of these fields was filled in."""
+        """Whether one of these fields is filled in."""
         return any(self[name].value() for name in self.options)
 
     @property
     def start_options(self) -> dict[str, Any]:
-        """The options that were given, as `Workflow.using` takes them."""
+        """The given options, as arguments of `Workflow.using`."""
         return {name: self.cleaned_data[name] for name in self.options if self.cleaned_data[name] not in ("", None, {})}
 
     def clean_arguments(self) -> tuple[list[Any], dict[str, Any]]:
@@ -152,7 +152,7 @@ class StartForm(MuteForm):
         return queue
 
     def clean(self) -> dict[str, Any]:
-        """Check what has rules of its own; refuse a choice about a key without a key, and its like."""
+        """Check rules that involve several fields, such as an option that needs a key."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
         for name in ("key", "rate", "priority", "share", "weight"):
             if given.get(name) not in ("", None):
@@ -234,13 +234,13 @@ def _start(request: HttpRequest, workflow: Workflow[Any, Any], form: StartForm) 
 
 
 def _skeleton(code: WorkflowCode) -> str:
-    """Return the keywords without a default, each null, as JSON to fill in."""
+    """Return JSON to fill in: the keywords without a default, each null."""
     required = [each.name for each in code.parameters if each.is_required and each.kind != "positional_only"]
     return json.dumps(dict.fromkeys(required), indent=2) if required else "{}"
 
 
 def show_again(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Show the editor, or start the run again."""
+    """Show the editor, or restart the run with the edited arguments."""
     for action in ("edit_input", "restart"):
         action_page.admit(request, action, unquote(key))
     if request.method == "POST" and not access.may(request, "view_payload"):
@@ -277,7 +277,7 @@ def show_again(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespons
 
 
 def _editable(run: Run) -> tuple[EditableInput, str]:
-    """Return the arguments that can be edited, and why none can be; "" if that is not so."""
+    """Return the editable arguments, and why none is editable ("" if some are)."""
     nothing = EditableInput(values={}, kept=())
     given = recorded_input(run)
     if given is None:
@@ -293,7 +293,7 @@ def _editable(run: Run) -> tuple[EditableInput, str]:
 
 
 def _start_again(request: HttpRequest, run: Run, editable: EditableInput, given: dict[str, Any]) -> str:
-    """Start the new run. Arguments that are as they were are no changes."""
+    """Start the new run. Unchanged arguments do not count as changes."""
     values = given["values"]
     changes = {
         name: value for name, value in values.items() if name not in editable.values or editable.values[name] != value

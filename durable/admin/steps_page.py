@@ -1,4 +1,4 @@
-"""Steps: one entry of a run's history with each attempt, and the steps that run now, each with its stack."""
+"""Steps: one entry of a run's history with its attempts, and the running steps, each with its stack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from durable.inspection.wording import command, display_location, kind_in_words,
 from durable.models import Entry, Run
 from durable.operations.audit import PERMISSIONS
 
-_NEAR = 100  # ordinals among which the entries before and after are looked for first
+_NEAR = 100  # ordinals to search first for the entries before and after
 
 
 def show_entry(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
@@ -79,8 +79,7 @@ def _is_recoverable(request: HttpRequest, run: Run, detail: EntryDetail) -> bool
 def _neighbours(run: Run, ordinal: int) -> tuple[str, str]:
     """Return the locations of the entries that began before and after; "" for none.
 
-    No index has the order of a history, so a statement reads all ordinals. One is enough where both are near, as
-    mostly.
+    No index has the order of a history, so a statement reads all ordinals. One is enough if both are near, as usual.
     """
     entries = Entry.objects.using(conf.DATABASE).filter(run=run)
     near = entries.filter(ordinal__range=(ordinal - _NEAR, ordinal + _NEAR)).exclude(ordinal=ordinal)
@@ -95,7 +94,7 @@ def _neighbours(run: Run, ordinal: int) -> tuple[str, str]:
 
 
 def show_running(admin: AdminPages, request: HttpRequest) -> HttpResponse:
-    """Show the list, or, for a page that refreshes itself, its table alone."""
+    """Show the list; for a page that refreshes itself, only its table."""
     now, problem = pages.now(), ""
     try:
         page = list_activities(now, cursor=request.GET.get("after"), within=access.within(request))
@@ -125,7 +124,7 @@ def show_running(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 
 def show_running_step(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Show the step that runs at the location `at`, or, for a page that refreshes itself, the part that changes."""
+    """Show the step running at the location `at`; for a page that refreshes itself, only the part that changes."""
     run, now, location = pages.find(request, key), pages.now(), request.GET.get("at", "")
     at = f"?{urlencode({'at': location})}"
     step = next((each for each in activities_of(run, now, access.within(request)) if each.location == location), None)

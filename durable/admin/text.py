@@ -1,4 +1,4 @@
-"""Text of others: as parts of URLs, in pages, and as long responses in pieces.
+"""Foreign text: as parts of URLs, in pages, and in long responses sent in pieces.
 
 Ids, names, queues, messages and reasons come from elsewhere, and stand in sentences that `durable.inspection` makes. So
 `with_visible_text` is applied once to each rendered page, after escaping, and no template can forget it. It shows
@@ -23,7 +23,7 @@ from django.urls import reverse
 from django.utils.http import RFC3986_SUBDELIMS
 
 _ANY: Final = "anyrun"  # a key that is quoted by itself
-_SAFE: Final = f"{RFC3986_SUBDELIMS}/~:@"  # what `reverse` leaves as it is
+_SAFE: Final = f"{RFC3986_SUBDELIMS}/~:@"  # characters that `reverse` leaves as they are
 
 #: Browsers interpret these as paths, and Django's quoting leaves them as they are. No other id is quoted like these.
 _PLACES = {".": "_2E", "..": "_2E_2E"}
@@ -36,12 +36,12 @@ def as_key(run_id: str) -> str:
 
 
 def as_id(key: str) -> str:
-    """Return the id that `as_key` quoted."""
+    """Return the id from its quoted form."""
     return _IDS.get(key) or str(unquote(key))
 
 
 def location_query(location: str) -> str:
-    """A location as an address' parameter."""
+    """Return a location as a parameter of an address."""
     return f"?at={url_quote(location, safe='')}"
 
 
@@ -59,12 +59,12 @@ def url_maker(name: str, site: str, *rest: str) -> Callable[[str], str]:
 _ALWAYS: Final = (
     "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
 )
-#: These, and characters that join letters or emoji where they do not.
+#: These, and joining characters that do not join letters or emoji.
 _HIDDEN: Final = re.compile(f"[{_ALWAYS}]|(?<=[\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?=[\x00-\x7f]|$)")
 _RIGHT_TO_LEFT: Final = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\U00010800-\U00010fff\U0001e800-\U0001efff"
-#: Words written from right to left, with what stands between them.
+#: Words written from right to left, with the text between them.
 _WORDS: Final = re.compile(f"[{_RIGHT_TO_LEFT}](?:[^<>&A-Za-z0-9]*?[{_RIGHT_TO_LEFT}])*")
-#: One set of characters, and no alternatives: each page is searched for it.
+#: One set of characters without alternatives, for speed: each page is searched for it.
 _OF_INTEREST: Final = re.compile(f"[{_ALWAYS}\u200c\u200d{_RIGHT_TO_LEFT}]")
 _TAG: Final = re.compile(r"(<[^>]*>)")
 _NAME: Final = re.compile(r"</?([a-z]+)")
@@ -73,7 +73,7 @@ _TEXT_ONLY: Final = frozenset({"title", "option"})  # elements that can hold no 
 
 
 def with_visible_text(html: str) -> str:
-    """Return a page with the texts between its tags shown as the module says."""
+    """Return a page in which the texts between its tags are made visible as the module describes."""
     if html.isascii() or _OF_INTEREST.search(html) is None:
         return html
     parts = _TAG.split(html)  # texts, and tags at odd positions

@@ -1,6 +1,7 @@
-"""A verb on something that has a name: a page that describes the effect and asks for a reason; a POST applies it once.
+"""The page of a verb on a named thing (queue, limit, schedule ...): it describes the effect and asks for a reason; a
+POST applies the verb once.
 
-The verbs are those of `durable.operations.catalogue`. A subject adds what its page shows, and what the operator saw.
+The verbs are those of `durable.operations.catalogue`. Each subject adds its own page data and revision.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a verb is about, as the operator sees it now.
+    """The subject of a verb, as the operator sees it now.
 
-    `expected` is its revision, `initial` has values of fields, and `context` what the page shows.
+    `expected` is its revision, `initial` has values of fields, and `context` is the page's data.
     """
 
     expected: str
@@ -47,7 +48,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The pages of a subject: of one and of all, with the latter's title. `see` raises Http404 for an unknown name."""
+    """The pages of a kind of subject: of a single one, and of all with its title. `see` raises Http404 for an unknown
+    name.
+    """
 
     page: str
     pages: str
@@ -57,9 +60,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Special:
-    """What a verb has by itself: a form, of which `options` makes those of the verb, and words for what was done.
+    """Special parts of a verb: its form, `options`, which converts the form to options of the verb, and words for the
+    result.
 
-    `plan` returns what has to be shown before it is done, "" if it has been.
+    `plan` returns the text to show before the verb is applied, "" if it was shown already.
     """
 
     form: type[ActForm] | None = None
@@ -119,7 +123,7 @@ _SPECIAL: Final[Mapping[str, Special]] = {
 
 
 def page_of(*subjects: Subject) -> Callable[[AdminPages, HttpRequest, str, str], HttpResponse]:
-    """Return the view of the verbs on these subjects, whose addresses are alike."""
+    """Return the view for the verbs on these subjects."""
     verbs = {each.word: each for each in catalogue.VERBS if each.on in subjects}
 
     def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpResponse:
@@ -169,7 +173,7 @@ def _answer(admin: AdminPages, request: HttpRequest, verb: Verb, of: str) -> Htt
 
 
 def _applied(request: HttpRequest, verb: Verb, special: Special, of: str, given: dict[str, Any]) -> str:
-    """Apply the verb, and return what was done in words. Raises Refusal."""
+    """Apply the verb and return the result in words. Raises Refusal."""
     if special.options is not None:
         options = special.options(given)
     else:
@@ -183,7 +187,7 @@ def _applied(request: HttpRequest, verb: Verb, special: Special, of: str, given:
 
 
 def _command(request: HttpRequest, verb: Verb, of: str, seen: Seen) -> str:
-    """Return the shell command with what has to be given, and with what the address gives."""
+    """Return the shell command with the required options, and those given in the address."""
     required = [str(seen.initial[name_of(each)]) for each in verb.asked if each.is_required]
     given = {each.name: request.GET.get(each.name) for each in verb.options if not each.is_required}
     return command(verb.command, of, *required, **given)

@@ -1,6 +1,6 @@
-"""A run's waterfall as numbers for SVG: positions in percent of the axis, labels of ticks, and what each row says.
+"""A run's waterfall as numbers and texts for SVG: positions in percent of the axis, labels, and descriptions of rows.
 
-Templates draw; this module measures and words.
+Templates draw; this module measures and writes the texts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from durable.models import Run
 _NARROWEST: Final = 0.4  # percent of the axis
 _APART: Final = 8.0  # percent between the middles of two labels of `_SHORT` characters
 _SHORT: Final = 8
-_APART_IN_HALF: Final = 20.0  # the same in a window of half the width, and there for each character of long labels
+_APART_IN_HALF: Final = 20.0  # the same in a window of half the width, and for each character of long labels there
 _CHARACTER_IN_HALF: Final = 1.7
 _APART_ON_A_TELEPHONE: Final = 24.0
 _CHARACTER_ON_A_TELEPHONE: Final = 2.0
-_TOLD_BY_MINUTES: Final = timedelta(minutes=10)  # a stretch of a long axis whose times have no seconds
+_TOLD_BY_MINUTES: Final = timedelta(minutes=10)  # the shortest stretch of an axis whose times have no seconds
 _STEPS: Final = tuple(
     timedelta(seconds=each)
     for each in (
@@ -67,7 +67,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnRow:
-    """A row. `link` leads to the step's page, or opens what is folded; `open_link` opens or closes."""
+    """A row. `link` leads to the step's page or opens a folded row; `open_link` opens or closes."""
 
     row: Row
     indent: int
@@ -79,12 +79,12 @@ class DrawnRow:
 
     @property
     def bars(self) -> list[Bar]:
-        """The bars in the order in which they are drawn: work last, over the long spans around it."""
+        """The bars in drawing order: work last, over the long spans around it."""
         return sorted(self.in_order, key=_is_work)
 
     @property
     def spoken(self) -> list[Bar]:
-        """The bars that a screen reader says: of a folded row one, its failed attempts are counted."""
+        """The bars that a screen reader reads: one for a folded row, whose failed attempts are counted."""
         return list(self.in_order[:1] if self.row.is_folded else self.in_order)
 
     @property
@@ -95,7 +95,9 @@ class DrawnRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A time at the axis, or the length of a folded gap. `room` is small, half or wide: the window that it needs."""
+    """A time at the axis, or the length of a folded gap. `room` is the width of window that it needs: small, half or
+    wide.
+    """
 
     x: str
     text: str
@@ -132,7 +134,7 @@ class DrawnTimeline:
 
 
 def drawn(admin: AdminPages, run: Run, timeline: Timeline, now: datetime, *, is_real: bool) -> DrawnTimeline:
-    """Return what the template draws of a timeline."""
+    """Return the template's data for a timeline."""
     links = _Links(admin.url("step", run.id), timeline.opened, is_real=is_real)
     rows = [_row(row, timeline.axis, run, now, links) for row in timeline.rows]
     failed = {id(row) for row in timeline.failed}
@@ -176,7 +178,7 @@ _KINDS: Final = (
 
 
 class _Links:
-    """Addresses of steps, and of this view with something open."""
+    """Addresses of steps, and of this view with a row opened."""
 
     def __init__(self, step_url: str, opened: str, *, is_real: bool) -> None:
         self._step_url = step_url
@@ -211,7 +213,7 @@ def _row(row: Row, axis: TimeAxis, run: Run, now: datetime, links: _Links) -> Dr
 
 
 def _without_covered(bars: Iterable[Bar]) -> Iterator[Bar]:
-    """Yield the bars without those that would be drawn at the very place of the one before: a row may have hundreds."""
+    """Yield the bars, omitting those drawn at the same position as the one before: a row may have hundreds."""
     last: Bar | None = None
     for bar in bars:
         if last is None or (bar.kind, bar.x, bar.width) != (last.kind, last.x, last.width):
@@ -224,7 +226,7 @@ def _is_work(bar: Bar) -> bool:
 
 
 def _took(row: Row, end: datetime) -> str:
-    """Return how long the row took, in the words of its kind."""
+    """Say how long the row took, in the words of its kind."""
     took = _length(((row.ends_at or end) - row.begins_at).total_seconds())
     if row.is_folded:
         return _with_failed(took if row.p50 is None else f"p50 {_length(row.p50)}", row)
@@ -272,7 +274,7 @@ def _bar(kind: str, start: float, end: float, text: str) -> Bar:
 
 
 def labels_of(axis: TimeAxis) -> Iterator[Label]:
-    """Yield the labels of an axis without those that would cover each other: times, and in a line below the gaps."""
+    """Yield the labels of an axis that do not overlap: times, and in a line below the gaps."""
     first, last = axis.pieces[0], axis.pieces[-1]
     times = [(0.0, _clock(axis.begins_at, axis, first)), (100.0, _clock(axis.ends_at, axis, last))]
     for piece in axis.pieces:
@@ -310,12 +312,12 @@ def _is_free(x: float, taken: Sequence[float], apart: float) -> bool:
 
 
 def _middle(x: float, apart: float) -> float:
-    """Return the middle of a label: those at the ends of the axis stand inside of it."""
+    """Return the middle of a label; labels at the ends of the axis stand inside it."""
     return min(max(x, apart / 2), 100 - apart / 2)
 
 
 def _ticks(piece: Piece) -> Iterator[datetime]:
-    """Yield even times of a piece, the more the wider it is."""
+    """Yield round times of a piece, more of them the wider it is."""
     wanted = max(1, int((piece.end - piece.start) * 7))
     step = next((each for each in _STEPS if piece.length / each <= wanted), piece.length)
     midnight = timezone.localtime(piece.begins_at).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -328,7 +330,7 @@ def _ticks(piece: Piece) -> Iterator[datetime]:
 
 
 def _clock(moment: datetime, axis: TimeAxis, piece: Piece) -> str:
-    """Return a time as exactly as the piece around it needs, with its day if the axis has several."""
+    """Return a time as precisely as its piece needs, with the day if the axis has several."""
     local = timezone.localtime(moment)
     is_long = axis.ends_at - axis.begins_at > timedelta(days=1)
     text = day_and_clock(local) if is_long else f"{local:%H:%M}"

@@ -34,7 +34,7 @@ from durable.inspection.workflows import (
 
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
-    """Show the workflows by name, from the one behind `?after=` on."""
+    """Show the workflows by name, those after `?after=`."""
     now, after = pages.now(), request.GET.get("after", "")
     workflows, has_more = list_workflows(now, after)
     everyone = pages.with_children()
@@ -53,7 +53,7 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Show one workflow. The page is the same under each name that a migration has given it."""
+    """Show one workflow. The page is the same under all of its names."""
     now, found = pages.now(), workflow_of(as_id(key))
     name, workflow = found.name, found.definition
     hold = find_hold(HoldKind.WORKFLOW, name)
@@ -66,7 +66,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         )
     stats = workflow_stats(found.names, within)
     queue = conf.QUEUE if workflow is None else workflow.queue
-    # Whether there are children at all would tell of runs out of sight.
+    # Whether there are children at all would reveal hidden ones.
     everyone = pages.with_children(None if within is None else True)
     may_see_source = workflow is not None and access.may(request, "view_source")
     context: dict[str, Any] = {

@@ -33,7 +33,7 @@ class Permitted(BasePermission):
     message = "This needs a permission that you do not have."
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Return whether the method may be called; in views that change something, each verb decides by itself."""
+        """Return whether the method may be called; views that make changes leave that to the verb."""
         if not is_signed_in(request):
             return False
         missing = [each for each in view.permissions_of(request.method) if not may(request, each)]
@@ -79,7 +79,7 @@ def may(request: Request, permission: str) -> bool:
 
 
 def is_limited() -> bool:
-    """Return whether a user may see some runs only."""
+    """Return whether users may see only some runs."""
     return _RULE.is_set
 
 
@@ -112,7 +112,7 @@ def seen_by(request: Request) -> Callable[[str], bool] | None:
 
 
 def admit(request: Request, action: str, run_id: str, *, needs: str = "") -> Run | None:
-    """Return the run to act on, None without an id. `needs` is a permission beside that of the action.
+    """Return the run to act on, None without an id. `needs` is a permission in addition to that of the action.
 
     Raises OperationDeniedError if the user lacks a permission, and RunNotFoundError if the user may not see the run;
     either is written to the audit log.
@@ -130,7 +130,7 @@ STREAM = "durable-stream"
 
 
 class Throttle(ScopedRateThrottle):
-    """A scope for each view, another one for its POST, of the host's `DEFAULT_THROTTLE_RATES`.
+    """The rate limit of a view; its POST has a scope of its own. Rates come from the host's `DEFAULT_THROTTLE_RATES`.
 
     A scope without a rate is not throttled.
     """

@@ -63,7 +63,7 @@ class ActionView(View):
     takes: ClassVar[type[Form]] = ActionForm
 
     def act(self, run_id: str, given: dict[str, Any]) -> Started | None:
-        """Call the verb; return the resulting run, if that may be another one."""
+        """Call the verb; return the resulting run if it may be another one."""
         verb = RUN_VERBS[self.action]
         verb.call(run_id, **{each.name: given[each.name] for each in verb.options})
         return None

@@ -24,7 +24,7 @@ from durable.inspection.database import is_statement_timeout, reading
 
 
 class View(APIView):
-    """An endpoint. The host decides how users are authenticated, and nothing else."""
+    """An endpoint. The host decides only how users are authenticated."""
 
     permission_classes = (Permitted,)
     throttle_classes = (Throttle,)
@@ -43,7 +43,7 @@ class View(APIView):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """Return the view outside of the request's transaction: the view may wait, and logs its refusals."""
+        """Return the view, exempt from the request's transaction: it may wait, and logs its refusals."""
         view = super().as_view(**initkwargs)
         for alias in connections:
             view = transaction.non_atomic_requests(using=alias)(view)
@@ -62,7 +62,7 @@ class View(APIView):
         return [each() for each in classes]
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> BodyRequest:
-        """Return the request, whose body is read even without a declared length."""
+        """Return the request; its body is read even without a declared length."""
         return BodyRequest(
             request,
             parsers=self.get_parsers(),
@@ -72,7 +72,7 @@ class View(APIView):
         )
 
     def perform_authentication(self, request: Any) -> None:
-        """Recognise who asks. Raises AuthenticationFailed for credentials that no database can look up."""
+        """Authenticate the user. Raises AuthenticationFailed for credentials that no database can look up."""
         try:
             super().perform_authentication(request)
         except (ValueError, DataError) as error:  # PostgreSQL takes no NUL in a user's name
@@ -80,7 +80,7 @@ class View(APIView):
             raise AuthenticationFailed("the credentials cannot be read") from error
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Check the user, the rate, and that no page of another site uses the user's credentials for a change."""
+        """Check the user and the rate, and that no page of another site uses the user's credentials for a change."""
         super().initial(request, *args, **kwargs)
         if request.method == "POST":
             check_origin(request)
@@ -92,7 +92,9 @@ class View(APIView):
         return response
 
     def permissions_of(self, method: str | None) -> tuple[str, ...]:
-        """Return the permissions that the method needs first; a POST's verb decides itself, and logs its denials."""
+        """Return the permissions that the method needs first. For a POST there are none: its verb checks, and logs
+        denials.
+        """
         return () if method == "POST" else self.reads_with
 
     def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
@@ -108,7 +110,7 @@ class View(APIView):
         if problem is None:
             raise exc
         if is_statement_timeout(exc) and connections[conf.DATABASE].in_atomic_block:
-            transaction.set_rollback(True, using=conf.DATABASE)  # of `reading`, which does not see the error
+            transaction.set_rollback(True, using=conf.DATABASE)  # opened by `reading`, which does not see the error
         document = problem.document(escape_uri_path(self.request.path))
         response = Response(document, problem.status, headers=problem.headers, content_type=CONTENT_TYPE)
         response.exception = True

@@ -1,4 +1,5 @@
-"""Changes as events, and open streams of them under ASGI: one thread and one connection of the process read for all.
+"""Changes as events, and open streams of them under ASGI: in a process, one thread and one connection read for all
+streams.
 
 A stream ends when its run has ended, after `LONGEST` at the latest, when its client has gone, and when the user may no
 longer see the run. A client that is cut off reconnects with the id of the last event, and continues there. A process
@@ -38,7 +39,7 @@ LONGEST: Final = 300.0  # seconds
 BEAT: Final = 15.0  # seconds between two heartbeats
 BEGINS_WITHIN: Final = 30.0  # seconds from the admission of a stream until its first read
 RIGHTS: Final = 15.0  # seconds after which a user's permissions are checked again
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between two looks at a run that does not change
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between two queries of a run that does not change
 _RETRY: Final = b"retry: 1000\n\n"  # milliseconds before a client that was cut off reconnects
 T = TypeVar("T")
 HEARTBEAT = b": nothing new\n\n"
@@ -58,7 +59,7 @@ class StreamEvent:
 
 
 class EventBuilder:
-    """Converts the changes of one run to events for one user: `run`, `entry`, `removed`, `reset`, `end`."""
+    """Converts one run's changes to events for one user: `run`, `entry`, `removed`, `reset`, `end`."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -95,7 +96,7 @@ class EventBuilder:
 
 
 def encode_event(event: StreamEvent) -> bytes:
-    """Return the event as it is sent; the JSON is ASCII without line breaks."""
+    """Return the event in the form that is sent; the JSON is ASCII without line breaks."""
     lines = [f"event: {event.event}", f"data: {as_json(event.data)}"]
     if event.id:
         lines.append(f"id: {event.id}")
@@ -149,7 +150,7 @@ class _Reader:
             return True
 
     def begin(self, slot: StreamSlot) -> bool:
-        """Mark the stream as being read; return False if its slot was lost and there is no other."""
+        """Mark the stream as being read. Return False if its slot was lost and no other is free."""
         with self._lock:
             slot.has_begun = True
             return slot in self._slots or self.open(slot)
@@ -170,7 +171,7 @@ class _Reader:
                 self._executor = None
 
     def _forget_lost(self) -> None:
-        """Release the slots of streams whose clients left before the first read: no other event reports that."""
+        """Release the slots of streams whose clients left before the first read; nothing else notices that."""
         latest = time.monotonic() - BEGINS_WITHIN
         for each in [each for each in self._slots if not each.has_begun and each.taken_at <= latest]:
             self.close(each)
@@ -186,7 +187,7 @@ def take_slot(owner: str) -> StreamSlot | None:
 
 
 async def events(slot: StreamSlot, follower: Follower, builder: EventBuilder, first: News) -> AsyncIterator[bytes]:
-    """Yield the stream's bytes; `first` is what the follower has found already."""
+    """Yield the stream's bytes, beginning with `first`, the follower's first changes."""
     if not _reader.begin(slot):
         return
     try:

@@ -159,7 +159,7 @@ class BulksView(View):
             assert found is not None  # it was written above
             if report.run_id is not None:
                 return Done(data=bulk_data(found, [], seen_of(request)), status=202)
-            # From the report: inside the transaction of an idempotency key the log gets refusals at its end.
+            # From the report: inside an idempotency key's transaction, refusals are logged only at its end.
             refused = refusals_of((each.outcome, each.run_id, each.detail) for each in report.refused)
             done, left = Count(number=report.done), Count(number=len(report.refused))
             return Done(data=bulk_data(replace(found, done=done, refused=left), refused, seen_of(request)))
@@ -219,7 +219,7 @@ class BulkView(View):
 
 
 def _check_id(request: Request, bulk_id: str | None) -> None:
-    """Raise ProblemError for the id of a bulk that the user may not see: to order it again would show it."""
+    """Raise ProblemError for the id of a bulk that the user may not see: ordering it again would reveal it."""
     found = find_bulk(bulk_id) if bulk_id is not None and is_limited() else None
     if found is not None and found.actor_id != request.user.pk:
         raise ProblemError("id-taken", 409, f'The id "{bulk_id}" is taken; choose another id.')

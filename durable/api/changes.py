@@ -1,8 +1,8 @@
-"""The changes in a run's history since the last look.
+"""The changes in a run's history since the last query.
 
-A follower knows what its reader has: each entry by its key, and the entry's progress. It reads the run's row, and the
-entries only if they can have changed: a run that no worker executes costs one look at its row. Within a run, keys of
-entries grow in the order of its commits, and its one counter numbers completions; so new and newly completed entries
+A follower knows the state of its reader: each entry by its key, and the entry's progress. It reads the run's row, and
+the entries only if they can have changed: a run that no worker executes costs one look at its row. Within a run, keys
+of entries grow in the order of its commits, and its one counter numbers completions; so new and newly completed entries
 are found without reading the old ones. Deletions (a loop's old iterations, a replay in place) show in the number of
 entries.
 
@@ -31,7 +31,7 @@ from durable.models import Entry, Run
 from durable.models.history import EntryQuerySet
 
 CHUNK: Final = 200  # entries that are sent at once
-CHUNK_BYTES: Final = 256 * 1024  # of entries, as they are stored: a slow reader holds one chunk in memory
+CHUNK_BYTES: Final = 256 * 1024  # bytes of entries as stored: a slow reader holds one chunk in memory
 _LONGEST: Final = 120  # characters of a token
 _MOVING: Final = frozenset({RunState.RUNNING.value, RunState.ROLLING_BACK.value})
 _COLUMNS: Final = (
@@ -52,15 +52,15 @@ _MOVING_DATA: Final = Case(
     output_field=TextField(),
 )
 
-_Row = tuple[Any, ...]  # of _COLUMNS
+_Row = tuple[Any, ...]  # bytes of _COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
     """The state of a reader.
 
-    Entries up to the key `newest`, their number, completions up to the number `finished`, a digest of the others in
-    `unsettled` and of the run's row in `row`, and whether the reader has the run's end.
+    The reader has the entries up to the key `newest` (and their number), completions up to the number `finished`, other
+    entries with the digest `unsettled`, and the run's row with the digest `row`; and possibly the run's end.
     """
 
     newest: int = 0
@@ -87,7 +87,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """The result of one look. `run` is its row; `has_changed` says whether the row has changed.
+    """The changes found by one query. `run` is its row; `has_changed` says whether the row has changed.
 
     With `is_reset`, the reader must drop its state, and everything is sent again. `token` identifies everything sent so
     far; None while a reader that resumes there could miss something. `size`: the bytes of the entries as they are
@@ -246,7 +246,7 @@ class Follower:
         return self._news(has_changed=has_changed, removed=removed, is_reset=is_reset)
 
     def _begin(self, entries: EntryQuerySet) -> tuple[bool, list[str]]:
-        """Resume from the reader's state. Return True if the reader has to start over because its state is outdated."""
+        """Resume from the reader's state. Return True if that is outdated, so that the reader has to start over."""
         rows, since, is_reset = sorted(_rows(entries), key=_key), self.since, False
         if since is not None:
             had = [row for row in rows if row[0] <= since.newest]
@@ -322,7 +322,7 @@ class Follower:
         )
 
     def _stand(self, *, has_ended: bool) -> Token:
-        """Return the state of the reader after this look."""
+        """Return the state of the reader after this query."""
         assert self._row is not None
         return Token(
             newest=self._reader.newest,
@@ -349,7 +349,7 @@ def _number_of_entries(run: Run) -> Subquery:
 
 
 def _read(keys: Sequence[int]) -> tuple[list[Entry], int, int]:
-    """Return the entries that fit into one chunk, in the order of their keys; their number, and their bytes."""
+    """Return the entries that fit into one chunk, in the order of their keys, with their number and size in bytes."""
     if not keys:
         return [], 0, 0
     entries = Entry.objects.using(conf.DATABASE)
@@ -361,7 +361,7 @@ def _read(keys: Sequence[int]) -> tuple[list[Entry], int, int]:
 
 
 def _row_digest(run: Run) -> int:
-    """Return a digest of the row without its heartbeat."""
+    """Return a digest of the row, ignoring heartbeats."""
     return _digest(
         (
             run.state,
@@ -394,7 +394,7 @@ def _mark(row: _Row, finished: int) -> int:
 
 
 def _is_settled(mark: int) -> bool:
-    """Return whether the entry changes no more, as far as its reader knows."""
+    """Return whether the entry will not change any more, as far as its reader knows."""
     return bool(mark & 1)
 
 

@@ -1,6 +1,6 @@
-"""Strict fields and forms, those of a verb's options and a listing's filters, and shapes as serializers.
+"""Strict fields and forms, the fields of a verb's options and a listing's filters, and shapes as serializers.
 
-No unknown name, no number for a text, no text for a number.
+Unknown names, numbers in place of text and text in place of numbers are refused.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ class Moment(serializers.DateTimeField):
 
 
 class Number(serializers.FloatField):
-    """A finite number: releases of REST framework before 3.18.1 take "nan" for one, which no bound refuses."""
+    """A finite number.
+
+    Releases of REST framework before 3.18.1 accept "nan", which passes every bound.
+    """
 
     def to_internal_value(self, data: Any) -> float:
         """Return the number. Raises ValidationError for anything else."""
@@ -146,7 +149,7 @@ class JSONObject(serializers.Field[dict[str, Any], Any, Any, Any]):
 
 
 class Items(serializers.ListField):
-    """A JSON array whose length is looked at before its items are."""
+    """A JSON array whose length is checked before its items."""
 
     def to_internal_value(self, data: Any) -> list[Any]:
         """Return the items. Raises ValidationError for too many of them, and for one that is not valid."""
@@ -166,7 +169,7 @@ class TagWord(Text):
         super().__init__(max_length=MAX_ID + 1 + MAX_VALUE, **options)
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return its name and its value. Raises ValidationError for what no tag is."""
+        """Return the name and the value. Raises ValidationError for an invalid tag."""
         try:
             return read_tag(super().to_internal_value(data))
         except ValueError as error:
@@ -181,7 +184,9 @@ class TagWords(Words):
         super().__init__(child=TagWord(), max_length=MAX_TAGS, **options)
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return them, each once. Raises ValidationError for what no tag is, and for two values of one tag."""
+        """Return the tags without duplicates. Raises ValidationError for an invalid tag, and for two values of one
+        tag.
+        """
         try:
             return checked_tags(super().to_internal_value(data))
         except ValueError as error:
@@ -305,7 +310,7 @@ _OF_KINDS: Final[dict[type[Option], type[serializers.Field[Any, Any, Any, Any]]]
 
 
 def option_field(option: Option, *, is_required: bool | None = None) -> serializers.Field[Any, Any, Any, Any]:
-    """Return the field of an option. It is required if the option is, unless told otherwise."""
+    """Return the field of an option. It is required if the option is, unless `is_required` says otherwise."""
     said: dict[str, Any] = {"help_text": option.does}
     if not (option.is_required if is_required is None else is_required):
         has_default = not option.is_required and option.default is not None
@@ -330,7 +335,7 @@ def option_field(option: Option, *, is_required: bool | None = None) -> serializ
 
 
 def form_of(name: str, meaning: str, base: type[Form], *asked: Option) -> type[Form]:
-    """Return a form with these options. Its name and its meaning are those in the document."""
+    """Return a form with these options. `name` and the description appear in the document."""
     return type(name, (base,), {"__doc__": meaning, **{each.name: option_field(each) for each in asked}})
 
 
@@ -378,7 +383,7 @@ _FIELDS: Final[dict[Any, type[serializers.Field[Any, Any, Any, Any]]]] = {
 
 
 def serializer_of(shape: type[Shape]) -> type[serializers.Serializer[Any]]:
-    """Return the serializer of a shape, one for all its uses. What it shows depends on the `seen` of its context."""
+    """Return the serializer of a shape, one for all its uses. The `seen` in its context decides what it shows."""
     key: Any = shape
     return _serializer(key)
 
@@ -388,7 +393,7 @@ def _serializer(shape: Any) -> type[serializers.Serializer[Any]]:
     below: Any = type("Below", (serializers.JSONField,), {})
     extend_schema_field({"type": "array", "items": {"$ref": f"#/components/schemas/Durable{shape.__name__}"}})(below)
     fields = {
-        name: below() if kind == list[shape] else _field(kind, said)  # a shape may have itself inside
+        name: below() if kind == list[shape] else _field(kind, said)  # a shape may contain itself
         for name, (kind, said) in fields_of(shape).items()
     }
 

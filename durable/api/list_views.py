@@ -1,4 +1,4 @@
-"""The endpoints of the listings of `durable.listings`: each reads a page, and answers."""
+"""The endpoints of the listings in `durable.listings`: each reads a page and returns it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from durable.listings.shapes import Seen, data_of
 
 
 def seen_of(request: Request) -> Seen:
-    """Return what this user may see, now."""
+    """Return what this user may see, as of now."""
     return Seen(
         now=runtime.current().now(),
         within=visible_runs(request) if is_limited() else None,
@@ -29,7 +29,7 @@ def seen_of(request: Request) -> Seen:
 
 
 def found(listing: Listing, seen: Seen, name: str) -> Any:
-    """Return what has this name. Raises a problem if nothing has."""
+    """Return the item with this name. Raises a problem if there is none."""
     if (one := listing.find(seen, name)) is None:
         raise ProblemError("not-found", 404, listing.missing.format(name=name[:200]))
     return one
@@ -41,7 +41,7 @@ def list_view(listing: Listing) -> Any:
 
 
 def one_view(listing: Listing) -> Any:
-    """Return the endpoint of one of a listing, found by its name."""
+    """Return the endpoint of a single item of a listing, found by its name."""
 
     def get(_self: View, request: Request, name: str) -> Response:
         seen = seen_of(request)
@@ -53,7 +53,7 @@ def one_view(listing: Listing) -> Any:
 
 
 def listed(listing: Listing) -> Callable[..., Response]:
-    """Return the GET of a listing."""
+    """Return the GET method of a listing."""
     form = query_of(listing) if listing.filters or listing.is_paged else None
 
     def get(self: View, request: Request, run_id: str | None = None) -> Response:

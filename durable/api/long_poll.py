@@ -24,10 +24,10 @@ from durable.conf import conf
 
 MAX_WAIT: Final = 30  # seconds
 MAX_WAITING: Final = 8  # waiting slots of a process, unless the settings say otherwise
-_SHARE: Final = 4  # one of so many threads may wait, and one of so many slots is for one user
-_FEWEST_OF_ONE: Final = 2  # slots that a user may have in any case
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two looks
-_LET_GO_FROM = 0.2  # seconds of pause from which on the connection is released
+_SHARE: Final = 4  # the fraction of threads that may wait, and of slots that one user may have
+_FEWEST_OF_ONE: Final = 2  # slots that a user may always have
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two queries
+_LET_GO_FROM = 0.2  # seconds of pause after which the connection is released
 
 T = TypeVar("T")
 

@@ -188,7 +188,7 @@ def _message(run: Run, message_id: str) -> QueueMessage | None:
 
 
 def _awaited(request: Request, run_id: str, sent: HttpResponse, wait: float) -> HttpResponse:
-    """Replace the answer that names the message by one with its response."""
+    """Return the answer with the message's response added."""
     message_id = json.loads(sent.content)["id"]
 
     def look() -> QueueMessage | Run | None:

@@ -141,7 +141,7 @@ def problem_of(error: Exception, challenge: str | None = None) -> Problem | None
 
 
 def _as(code: str, status: int, *attributes: str) -> Callable[[Any], Problem]:
-    """Use the error's own text, and some of its attributes as members."""
+    """Return a function that makes a problem with the error's own text, and some of its attributes as members."""
 
     def make(error: Any) -> Problem:
         members = {name: getattr(error, name) for name in attributes}
@@ -181,7 +181,7 @@ def _took_too_long(error: StatementTimeoutError) -> Problem:
 
 
 def _not_accepted(error: MessageNotAcceptedError) -> Problem:
-    """Return the faults of the body as `invalid-request` has those of a request, or that of the name."""
+    """Return the faults of the message's body, in the form of `invalid-request`, or the fault of its name."""
     faults = [(f"body/{each.at}".rstrip("/"), each.problem, "type") for each in error.faults]
     return Problem(
         code="message-not-accepted",

@@ -1,4 +1,4 @@
-"""Requests as they are read, and the rendering of answers: JSON within limits, whatever the host has set for others."""
+"""Reading requests and rendering answers: JSON within limits, whatever the host has set for other views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from durable.conf import conf
 
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
-_SLACK = 65_536  # bytes of a body beside its value
+_SLACK = 65_536  # bytes of a body in addition to its value
 _DEEPEST = 300  # nested containers: more than a codec accepts, and far below the limit of Python's stack
 
 
@@ -113,9 +113,10 @@ class Negotiation(BaseContentNegotiation):
 
 
 class BodyRequest(Request):
-    """A request whose body is read also without a Content-Length, which REST framework takes for no body.
+    """A request whose body is read even without a Content-Length.
 
-    A client that sends in chunks, or over HTTP/2, declares no length. A verb would run without its conditions.
+    REST framework would treat it as empty, but clients that send in chunks or over HTTP/2 declare no length. A verb
+    would then run without its conditions.
     """
 
     def _load_stream(self) -> None:
@@ -167,7 +168,7 @@ def check_origin(request: Request) -> None:
 
 
 def _is_from_elsewhere(request: Request) -> bool:
-    """Return whether a browser's headers say so.
+    """Return whether a browser's headers say that the request comes from another site.
 
     Programs send neither header; every browser sends `Origin` with a POST to another site.
     """

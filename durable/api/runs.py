@@ -95,7 +95,7 @@ class StartForm(Form):
         return fields | {each.name: option_field(each) for each in START_OPTIONS} | last
 
 
-#: What is answered by what makes a run, or finds the one that it has made before.
+#: The answers of endpoints that create a run, or find the one that they created before.
 REFERENCES = {200: serializer_of(RunReference), 201: serializer_of(RunReference)}
 
 

@@ -102,7 +102,7 @@ class ScheduleBase(View):
     about = "schedules"
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Refuse users whose runs are limited."""
+        """Refuse users who may see only some runs."""
         super().initial(request, *args, **kwargs)
         if is_limited():
             detail = (
@@ -151,7 +151,7 @@ class ScheduleView(ScheduleBase):
 
 
 def found_schedule(name: str) -> ScheduleSummary:
-    """Return the schedule as it is. Raises ScheduleNotFoundError."""
+    """Return the schedule's current state. Raises ScheduleNotFoundError."""
     found = find_schedule(name, runtime.current().now())
     if found is None:
         raise ScheduleNotFoundError(name)
@@ -159,5 +159,5 @@ def found_schedule(name: str) -> ScheduleSummary:
 
 
 def missing(name: str) -> ProblemError:
-    """Return what a name that no schedule has is answered."""
+    """Return the answer for an unknown schedule."""
     return ProblemError("not-found", 404, f'No schedule has the name "{name[:200]}".')

@@ -19,7 +19,7 @@ from rest_framework import serializers
 M = TypeVar("M", bound=Callable[..., Any])
 
 PROBLEM: Final = "application/problem+json"
-#: What the names of all components begin with.
+#: The prefix of all component names.
 PREFIX: Final = "Durable"
 
 #: Statuses of problems that any endpoint may return, and statuses that need a path or a body.
@@ -105,7 +105,7 @@ class Description(AutoSchema):
         return [_KEY] if self.method == "POST" else []
 
     def _get_format_parameters(self) -> list[Any]:
-        """Return no parameter: `Accept` alone selects the format of an answer."""
+        """Return no parameters: only `Accept` selects the format of an answer."""
         return []
 
     def get_auth(self) -> list[Any]:
@@ -117,7 +117,9 @@ class Description(AutoSchema):
         return get_doc(getattr(self.view, self.method.lower()))
 
     def _get_serializer_name(self, *args: Any, **kwargs: Any) -> str:
-        """Return the component's name, which no serializer of the host has: its document has ours too."""
+        """Return the component's name, prefixed so that it does not clash with the host's serializers in one
+        document.
+        """
         name: str = super()._get_serializer_name(*args, **kwargs)
         return name if name.startswith(PREFIX) else f"{PREFIX}{name}"
 
@@ -171,7 +173,7 @@ def document() -> dict[str, Any]:
 
 
 def _tell(found: dict[str, Any]) -> None:
-    """Add what drf-spectacular leaves out: the meaning of a status, and that forms accept no other names."""
+    """Add what drf-spectacular omits: the meaning of a status, and that forms accept no other names."""
     for path in found["paths"].values():
         for operation in path.values():
             for status, response in operation["responses"].items():
@@ -183,7 +185,7 @@ def _tell(found: dict[str, Any]) -> None:
 
 
 def _without_choice(node: Any) -> Any:
-    """Return the schema of a field whose choice no hook of drf-spectacular finds. `_plain` takes it back."""
+    """Return the schema of a field whose choices drf-spectacular's hooks do not find. `_plain` reverts it."""
     if not isinstance(node, dict):
         return node
     if "items" in node:

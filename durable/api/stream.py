@@ -28,7 +28,7 @@ from durable.api.schema import ProblemSerializer, described
 from durable.inspection.sizes import MAX_BYTES
 from durable.models import Run
 
-_MOST_EVENTS = 1_000  # in one answer, and one chunk more
+_MOST_EVENTS = 1_000  # events in one answer, plus one chunk
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 #: Of a connection that stays open. An answer whose encoding is declared is compressed neither by Django's
 #: GZipMiddleware nor by a proxy, which would keep the events until they fill a block.
@@ -115,7 +115,7 @@ class StreamView(View):
 
 
 def _is_over(follower: Follower, first: News) -> bool:
-    """Return whether the reader has the end of the run already, and nothing is new since."""
+    """Return whether the reader already has the end of the run, and nothing is new since."""
     since = follower.since
     return bool(since is not None and since.ended and first.has_ended and not first.has_changed)
 
@@ -144,7 +144,7 @@ def _stream(request: Request, follower: Follower, builder: EventBuilder) -> Http
 def _polled(
     request: Request, follower: Follower, builder: EventBuilder, first: News, query: dict[str, Any]
 ) -> tuple[list[StreamEvent], str]:
-    """Return the events as soon as there are some, and the id to continue with."""
+    """Return the events as soon as there are some, and the id to continue from."""
     news = first
 
     def look() -> list[StreamEvent] | None:

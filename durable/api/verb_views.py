@@ -38,7 +38,9 @@ from durable.operations.verbs import RUN_VERBS, RunVerb, Subject, Verb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer to a verb: its shape, and what is shown of the request, the name and what the verb has returned."""
+    """The answer to a verb: its shape, and the function that makes its data from the request, the name and the verb's
+    result.
+    """
 
     shape: type[Shape]
     shown: Callable[[Request, str, Any], Any]
@@ -46,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Special:
-    """What a verb has by itself: a form, and how the operation is called with its values."""
+    """Special parts of a verb: its form, and how the operation is called with the form's values."""
 
     form: type[Form]
     call: Callable[..., Any]
@@ -58,7 +60,7 @@ def _released(_request: Request, name: str, resumed: int | None) -> Any:
 
 _HELD: Final = Answer(shape=Hold, shown=lambda _request, _name, hold: hold)
 _RELEASED: Final = Answer(shape=Release, shown=_released)
-#: By the action, or by the subject.
+#: Special parts by action, or by subject.
 _ANSWERS: Final[Mapping[str | Subject, Answer]] = {
     "pause_queue": _HELD,
     "hold_starts": _HELD,
@@ -71,7 +73,7 @@ _ANSWERS: Final[Mapping[str | Subject, Answer]] = {
     "delete_schedule": Answer(shape=Schedule, shown=lambda _request, _name, before: before),
     RATE: Answer(shape=RATES.item, shown=lambda request, name, _done: found(RATES, seen_of(request), name)),
 }
-#: The names and the descriptions of the forms in the document. A verb without options has that of its subject.
+#: The names and descriptions of the forms in the document. A verb without options has the form of its subject.
 _FORMS: Final = {
     "wake": ("WakeForm", "The options of wake."),
     "cancel": ("CancelForm", "The options of cancel."),
@@ -153,7 +155,7 @@ class VerbView(View):
             return answered(request, done)
 
     def missing(self, name: str, error: Exception) -> ProblemError:
-        """Return what a name that nobody knows is answered."""
+        """Return the answer for an unknown name."""
         return ProblemError("not-found", 404, sentence(error))
 
 
@@ -174,7 +176,7 @@ def endpoints(*subjects: Subject) -> Iterator[URLPattern]:
 
 
 def run_endpoints() -> Iterator[URLPattern]:
-    """Yield the addresses of the verbs on runs that are not made by hand."""
+    """Yield the addresses of the verbs on runs, except those written by hand."""
     for verb in RUN_VERBS.values():
         if verb.over_rest:
             yield path(f"{verb.on.path}/<str:run_id>/{verb.word}", _view_of_run(verb).as_view(), name=verb.word)

@@ -1,4 +1,4 @@
-"""`durable lint` and `replay-check`: do workflows break a rule, and would runs go on with the code at hand?"""
+"""`durable lint` and `replay-check`: do workflows break a rule, and would runs continue with this code?"""
 
 from __future__ import annotations
 

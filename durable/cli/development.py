@@ -1,4 +1,4 @@
-"""For development: the code of a project is watched, and Django's server runs beside the workers of `durable_dev`."""
+"""For development: watch the code of a project, and run Django's server beside the workers of `durable_dev`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The subcommands of lists: `durable queues`, `workers`, `running`, `limits` and others; and the `note` on a cause.
 
-`durable.listings` declares what is listed, and its JSON, which is REST's. What a table of it shows is said here.
+`durable.listings` declares the listings and their JSON, which is the same as REST's. This module declares their tables.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ListCommand:
         return asked | ({"name": options.name} if self.listing.missing else {})
 
     def _pages(self, seen: Seen, asked: Mapping[str, Any], options: Namespace, output: Output) -> Iterator[Page]:
-        """Yield pages, as many as there are asked for. A table has one, which may be put together of several."""
+        """Yield as many pages as were requested. A table is one page, which may be combined from several."""
         is_table, given = output.format == "table", getattr(options, "limit", None)
         if given is not None and given < 1:
             raise CommandError(f"--limit must be at least 1, not {given}", returncode=Exit.USAGE)
@@ -153,7 +153,7 @@ class ListCommand:
 
 
 def refused(listing: Listing, name: str) -> str:
-    """Return what is said of a name that nothing listed has, as the end of a sentence."""
+    """Return the message about a name that is not in the listing, as the end of a sentence."""
     text = listing.missing.format(name=name)
     return f"{text[:1].lower()}{text[1:].removesuffix('.')}"
 
@@ -239,7 +239,7 @@ _CHILDREN: Final = ListCommand(
 
 # -- queues and workers
 
-#: By the state of a worker, the state of a run that has its colour.
+#: By state of a worker, the state of a run with the same colour.
 _COLOURS: Final = {"busy": "running", "dead": "failed"}
 
 

@@ -65,7 +65,7 @@ class Diagnosis:
     found: str
     advice: str = ""
     runs: Sequence[str] = ()
-    others: str = ""  # how many runs more than these there are
+    others: str = ""  # how many more runs there are
 
 
 def _configure_doctor(parser: ArgumentParser) -> None:
@@ -124,7 +124,9 @@ def _diagnoses() -> Iterator[Diagnosis]:
 
 
 def _schedules() -> Iterator[Diagnosis]:
-    """Yield how the rows of schedules differ from the code, which ones it has left behind, and which skip moments."""
+    """Yield differences between the schedules' rows and the code, schedules left behind by the code, and skipped
+    moments.
+    """
     if different := differences():
         found = "; ".join(map(str, different[:SHOWN_DIFFERENCES]))
         advice = (
@@ -146,7 +148,7 @@ def _schedules() -> Iterator[Diagnosis]:
 
 
 def _limits() -> Iterator[Diagnosis]:
-    """Yield the limits that the code has left behind."""
+    """Yield the limits that the code no longer has."""
     if unused := sorted({*unused_limits(), *unused_rates()}):
         found = f"neither the settings nor a workflow names: {', '.join(unused)}"
         advice = (
@@ -177,7 +179,7 @@ def _database() -> Diagnosis:
 
 
 def _server() -> Iterator[Diagnosis]:
-    """Yield the faults of a database that answers and has the tables."""
+    """Yield the faults of a database server that answers and has the tables."""
     if wrong := wrong_routines():
         advice = f"Run: {how_to_migrate()}. It creates them again, even if no migration has to be applied."
         yield Diagnosis(kind="routines", verdict=PROBLEM, found="; ".join(wrong), advice=advice)
@@ -220,7 +222,7 @@ def _workers(workers: Workers) -> Diagnosis:
     dead = sum(worker.is_dead for worker in workers.workers)
     gone = f", and {plural(dead, 'worker')} that died in the last hour" if dead else ""
     found = f"{plural(len(known), 'worker')}, {plural(held, 'run')} in hand{gone}"
-    if known or not workers.uses_redis:  # then only a worker of this release is known
+    if known or not workers.uses_redis:  # in that case only workers of this release are known
         return Diagnosis(kind="workers", verdict=OK, found=found)
     advice = "Start some: python manage.py durable_worker"
     return Diagnosis(kind="workers", verdict=PROBLEM, found=f"there are none{gone}", advice=advice)
@@ -242,7 +244,7 @@ def _sweep() -> Diagnosis:
 
 
 def _attention(workers: Workers) -> Iterator[Diagnosis]:
-    """Yield what the runs need. Redis has been checked already."""
+    """Yield the findings about runs. Redis has been checked already."""
     with reading():
         found = [each for each in collect_findings(timezone.now(), workers) if each.kind != "redis"]
     for each in found:
@@ -270,7 +272,7 @@ DOCTOR = Subcommand(
 
 # -- prune
 
-COUNTED: Final = 10_000  # runs that a preview counts
+COUNTED: Final = 10_000  # runs to count in a preview
 
 
 def _configure_prune(parser: ArgumentParser) -> None:

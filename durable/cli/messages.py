@@ -150,7 +150,7 @@ ASK = Subcommand(
     name="ask", help="Send a message to a run and print its answer, as JSON.", configure=_configure_ask, run=_ask
 )
 
-# -- what was sent to the wrong run
+# -- messages that were sent to the wrong run
 
 
 def _configure_delete(parser: ArgumentParser) -> None:

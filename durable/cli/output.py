@@ -21,7 +21,7 @@ __all__ = ["FORMATS", "Cell", "Format", "Output", "Stream", "safe"]
 
 
 class Exit(IntEnum):
-    """0 and 1 are results; the others say why there is none."""
+    """The exit statuses: 0 and 1 are results, the others say why there is none."""
 
     OK = 0
     REFUSED = 1  # a run was not found, did not allow the verb, or failed; or the doctor found a problem
@@ -29,15 +29,13 @@ class Exit(IntEnum):
     TIMEOUT = 3  # the wait has timed out
     UNREACHABLE = 4  # the database does not answer, or lacks migrations
     INTERRUPTED = 130  # Ctrl-C
-    PIPE = 141  # the reader of the output has closed it
+    PIPE = 141  # the reader has closed the output
 
 
 Format = Literal["table", "json", "ids", "text", "sarif"]
 FORMATS: Final[tuple[Format, ...]] = ("table", "json", "ids")
 
-SENTENCE: Final = (
-    30  # columns that a sentence needs beside the rest of its row; with fewer, it is printed below the row
-)
+SENTENCE: Final = 30  # the fewest columns for a sentence beside its row; with fewer, it is printed below the row
 
 _STYLES: Final = {
     "completed": "green",
@@ -56,7 +54,7 @@ _STYLES: Final = {
 
 
 class Stream(Protocol):
-    """The used part of Django's `OutputWrapper`."""
+    """The part of Django's `OutputWrapper` that is used here."""
 
     def write(self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None) -> None:
         """Write a text."""
@@ -120,7 +118,7 @@ class Output:
         self.stdout.write(safe(text, lines=True))
 
     def indented(self, text: object) -> None:
-        """Print text of several lines that somebody else has written: none of them looks like a line of durable's."""
+        """Print text of several lines from elsewhere, indented so that none looks like a line of durable's."""
         self.text(indent(str(text), "  ", lambda _line: True))
 
     def facts(self, facts: Mapping[str, object]) -> None:
@@ -131,7 +129,9 @@ class Output:
             self.line(f"{name.ljust(width)}  {value}")
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[Cell | object]]) -> None:
-        """Print a table; on a terminal in colour and as wide as that is, else plain and as wide as its contents."""
+        """Print a table: on a terminal in colour and as wide as the terminal, else plain and as wide as its
+        contents.
+        """
         cells = [[each if isinstance(each, Cell) else Cell(str(each)) for each in row] for row in rows]
         if not cells:
             return

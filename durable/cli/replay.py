@@ -27,7 +27,7 @@ from durable.inspection.database import reading
 from durable.operations.replay_plan import ReplayPlan
 
 SHOWN: Final = 20  # locations of each kind
-NOTHING: Final = object()  # no output: null is one
+NOTHING: Final = object()  # marks a missing output: null is a valid one
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -123,7 +123,7 @@ def _lines(plan: ReplayPlan, *, in_place: bool) -> list[str]:
 
 
 def _first(entries: Sequence[str], number: int) -> list[str]:
-    """Return lines of the first of these entries, and one that says so if there are more."""
+    """Return lines for the first of these entries, and a line for the number of the others."""
     return [*(f"  {each}" for each in entries[:SHOWN]), *(["  ..."] if number > SHOWN else [])]
 
 

@@ -1,4 +1,4 @@
-"""What `durable replay-check` does. Its arguments are in `durable.cli.code_checks`, which every command imports."""
+"""The work of `durable replay-check`. Its arguments are in `durable.cli.code_checks`, which every command imports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from durable.replay_check.checking import Check, Facts, check_recorded, check_st
 from durable.replay_check.findings import Report, Verdict
 from durable.replay_check.reading import open_runs, sampled_runs, workflows_with_runs
 
-_ENDED: Final = 1_000  # ended runs that are checked if nothing is said
+_ENDED: Final = 1_000  # ended runs to check by default
 _EVERY: Final = 2.0  # seconds between two lines of progress
 
 
@@ -79,7 +79,7 @@ def _check_names(names: list[str], renames: Sequence[Rename | Alias]) -> None:
 
 
 def _chosen(options: Namespace, output: Output) -> tuple[int, Iterator[str]]:
-    """Return how many runs are to be checked, and their ids."""
+    """Return how many runs to check, and their ids."""
     is_all = not options.open and options.ended is None
     number = _ENDED if is_all else options.ended or 0
     count, opened = open_runs(options.workflow) if options.open or (is_all and not options.diff) else (0, iter(()))
@@ -97,7 +97,7 @@ def _chosen(options: Namespace, output: Output) -> tuple[int, Iterator[str]]:
 
 
 def _of_files(options: Namespace) -> Iterator[RecordedRun]:
-    """Yield the runs of the files; with --diff the ended ones, of which alone it can be said what they have decided."""
+    """Yield the runs in the files; with --diff only ended ones, because only their outcome is known."""
     for each in read_files(options.files):
         if options.workflow and each.run.workflow not in options.workflow:
             continue
@@ -108,7 +108,7 @@ def _of_files(options: Namespace) -> Iterator[RecordedRun]:
 def _check_all(
     options: Namespace, output: Output, total: int | None, checking: Check, runs: Iterator[Any], report: Report
 ) -> None:
-    """Check the runs. `total` is how many there are, None if that is not known."""
+    """Check the runs. `total` is their number, None if that is not known."""
     verdicts: Iterator[Verdict | None] = (
         checking(runs, with_decision=options.diff)
         if options.jobs == 1

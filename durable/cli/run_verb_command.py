@@ -60,8 +60,8 @@ from durable.operations.start import restart
 from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 from durable.runtime import current
 
-PAGE = 100  # runs whose states are read at a time
-_PLANNED = 200  # runs with children whose replays are planned beforehand
+PAGE = 100  # runs whose states are read in one query
+_PLANNED = 200  # runs with children whose replays are planned in advance
 _SHOWN = 20  # runs of a group
 _MOST = 10_000  # ids of runs that failed again
 
@@ -155,13 +155,13 @@ def _chosen(options: Namespace) -> Iterable[str]:
 
 
 def _selection(options: Namespace, ids: Iterable[str]) -> bulk.Selection | list[str]:
-    """Return the runs of a bulk in the background: the selection itself, or the ids."""
+    """Return the selection of a bulk in the background: the filter, or the ids."""
     selection = _filtered(options)
     return list(ids) if selection is None else selection
 
 
 def _filtered(options: Namespace) -> bulk.Selection | None:
-    """Return the runs that the options select; None if they select none."""
+    """Return the runs that the options select; None without such options."""
     wanted = criteria_of({each.name: getattr(options, each.name, None) for each in CAUSE_FILTERS})
     parent, group = getattr(options, "children_of", ""), getattr(options, "group", None)
     if bool(parent) + (not wanted.is_empty) > 1 or (group is not None and not parent):
@@ -194,7 +194,7 @@ def _children(number: int) -> str:
 
 
 def _starts(ids: Iterable[str]) -> BulkStarts:
-    """Return how many children are started again if the failed ones of these runs are replayed."""
+    """Count the children that are started again if the failed ones of these runs are replayed."""
     counter, number = StartsCounter(_PLANNED), 0
     for page in _pages(ids):
         failed = [run_id for run_id, state in page if _is_possible(RUN_VERBS["replay"], state)]
@@ -204,7 +204,7 @@ def _starts(ids: Iterable[str]) -> BulkStarts:
 
 
 def _note(verb: RunVerb, run_id: str, *, is_streamed: bool = False) -> str:
-    """Return what the verb means for the children of the run, as it is before the verb."""
+    """Say what the verb does to the children of the run; call it before the verb."""
     if verb.action == "replay":  # of a list of runs it was said before
         return _starts([run_id]).note if is_streamed else ""
     run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first() if verb.action in VERB_NOTES else None
@@ -212,7 +212,7 @@ def _note(verb: RunVerb, run_id: str, *, is_streamed: bool = False) -> str:
 
 
 def _preview(verb: RunVerb, ids: Iterable[str], output: Output) -> int:
-    """Print for which of the runs the verb is allowed in their current state."""
+    """Print for which runs the verb is allowed in their current state."""
     count = 0
     counter = StartsCounter(_PLANNED)
     for page in _pages(ids):
@@ -228,7 +228,7 @@ def _preview(verb: RunVerb, ids: Iterable[str], output: Output) -> int:
 
 
 def _preview_one(verb: RunVerb, run_id: str, state: str | None, starts: int | None, output: Output) -> None:
-    """Print it for one run. `starts` is how many children it starts again, None if that is not known."""
+    """Print the preview for one run. `starts` is how many children it starts again, None if that is not known."""
     is_possible = _is_possible(verb, state)
     undone = undone_steps(run_id) if verb.action == "recover" and is_possible else None
     if output.format == "json":
@@ -245,7 +245,7 @@ def _preview_one(verb: RunVerb, run_id: str, state: str | None, starts: int | No
 
 
 def _is_possible(verb: RunVerb, state: str | None) -> bool:
-    """Return whether a run in this state (None: there is no such run) allows the verb."""
+    """Return whether the verb is allowed for a run in this state (None: the run does not exist)."""
     return state is not None and (verb.action not in BULK_ACTIONS or state in bulk.allowed_states(verb.action))
 
 
@@ -258,7 +258,7 @@ def _states(ids: Iterable[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _pages(ids: Iterable[str]) -> Iterator[list[tuple[str, str | None]]]:
-    """Yield the runs with their states, a page at a time; None is the state of a run that does not exist."""
+    """Yield the runs with their states, page by page; the state is None if the run does not exist."""
     iterator = iter(ids)
     while page := list(islice(iterator, PAGE)):
         states = runtime.current().store.states(page)
@@ -296,7 +296,7 @@ _OPTIONS: Final[Mapping[str, Callable[[ArgumentParser], None]]] = {
 
 
 def _performed(verb: RunVerb, run_id: str, options: Namespace) -> str | None:
-    """Perform the verb; return the id of the new run, None if there is none."""
+    """Perform the verb; return the id of the new run, or None."""
     if verb.action == "restart":
         return restart(run_id, changes=dict(options.set)).id
     if verb.action == "replay":
@@ -317,7 +317,7 @@ VERBS = tuple(_subcommand(each) for each in RUN_VERBS.values() if each.past)
 
 
 def _add_canary(parser: ArgumentParser) -> None:
-    """Add the options of a bulk in the background."""
+    """Add the options that only bulks in the background have."""
     parser.add_argument(
         "--canary", type=int, metavar="N", help="in the background: try the first N runs, and wait for them"
     )

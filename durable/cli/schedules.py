@@ -1,4 +1,4 @@
-"""`durable schedules`, `create-schedule`, `edit-schedule`, `backfill`, and what became of `run-schedule`."""
+"""`durable schedules`, `create-schedule`, `edit-schedule`, `backfill`, and the outcome of `run-schedule`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from durable.operations.schedules import verbs
 from durable.operations.schedules.sync import differences, synchronise
 from durable.schedules import CATCH_UPS, OVERLAPS
 
-#: By state, the word whose colour it has.
+#: By state, the word whose colour it shares.
 _COLOURS = {"gone": "note", "paused": "paused", "late": "problem", "waiting": "note", "active": ""}
 _OUTCOMES = {"started": "ok", "skipped": "note", "missed": "problem", "refused": "refused", "waiting": "note"}
 _TICKS = 20
@@ -145,7 +145,7 @@ def _show(output: Output, name: str, now: datetime) -> int:
 
 
 def _both_clocks(each: ScheduleSummary, moment: datetime) -> str:
-    """Return the moment in UTC and by the clock of the rule."""
+    """Return the moment in UTC and in the rule's time zone."""
     clock = clock_of_rule(each.schedule, moment, UTC)
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC{f' ({clock})' if clock else ''}"
 
@@ -183,7 +183,7 @@ def _subcommand(
 
 
 def told_of_tick(tick: Tick, output: Output) -> int:
-    """Print what became of a tick; return the exit status."""
+    """Print the outcome of a tick; return the exit status."""
     if tick.outcome == "started":
         output.id(tick.run_id)
         return Exit.OK

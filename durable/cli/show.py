@@ -1,4 +1,6 @@
-"""`durable show`, `why` and `compare`: a run with its history, why it does not go on, and what differs from another."""
+"""`durable show`, `why` and `compare`: a run with its history, why it does not continue, and its differences from
+another.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,7 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
 
 
 def _print_marks(output: Output, run: Run, now: datetime) -> None:
-    """Print what operators did to the run, and which workers died with it or took it over."""
+    """Print the operators' verbs on the run, and which workers died with it or took it over."""
     if marks := read_marks(run, now):
         output.line()
         output.table(["WHEN", "WHAT HAPPENED"], ((until(mark.at, now), mark.title) for mark in marks))
@@ -189,7 +191,7 @@ def _row(workflow: str, node: TreeNode) -> tuple[object, ...]:
 
 
 def _attempts(node: TreeNode) -> int | None:
-    """The number of attempts, with the one that runs now; None for what has none."""
+    """The number of attempts, including a running one; None for an entry without attempts."""
     if node.running is not None and not node.running.is_rollback:
         return node.running.attempt
     return node.entry.metadata.attempts if node.entry is not None else None
@@ -203,7 +205,7 @@ def _note(workflow: str, node: TreeNode) -> str:
 
 
 def _marks(node: TreeNode) -> list[str]:
-    """The notes of the node: its note, whether its failure was caught, and whether its step was undone or recovered."""
+    """The notes on the node: its own, whether its failure was caught, and whether its step was undone or recovered."""
     about = node.entry.metadata if node.entry is not None else None
     is_undone = about is not None and about.rollback_completed_at is not None
     is_recovered = about is not None and 0 < node.failed_attempts >= max(1, about.attempts) and not node.has_failed

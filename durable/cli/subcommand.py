@@ -1,4 +1,4 @@
-"""What subcommands share: what one is, its run and its actor, its arguments, and the parsing of their values."""
+"""Shared parts of subcommands: their declaration, run and actor, arguments, and the parsing of values."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Subcommand:
 
 
 class RefusedError(Exception):
-    """A verb did nothing. Printed with the status `Exit.REFUSED`."""
+    """A verb was refused. Printed, with the status `Exit.REFUSED`."""
 
 
 @contextmanager
 def refusable() -> Iterator[None]:
-    """Raise RefusedError for a verb in the block that was refused."""
+    """Raise RefusedError if a verb in the block is refused."""
     try:
         yield
     except (*REFUSALS, UnknownWorkflowError) as error:
@@ -181,7 +181,9 @@ def _tag(text: str) -> tuple[str, str]:
 
 
 def add_option(parser: ArgumentParser, option: Option, *, is_named: bool = False, letter: str = "") -> None:
-    """Add an option: an argument if it has to be given, unless it `is_named`. With a `letter` it has a short name."""
+    """Add an option; a required one is a positional argument, unless it `is_named`. A `letter` gives it a short
+    name.
+    """
     is_argument = option.is_required and not is_named
     names = [option.name] if is_argument else [f"--{option.name.replace('_', '-')}"]
     said: dict[str, Any] = {"help": option.shell_help, **_HOW.get(type(option), {})}
@@ -205,7 +207,7 @@ def add_acting(parser: ArgumentParser) -> None:
 
 
 def add_revision(parser: ArgumentParser) -> None:
-    """Add the revision of what the verb is about."""
+    """Add the option for the expected revision of the verb's subject."""
     parser.add_argument(
         "--revision",
         metavar="TEXT",
@@ -219,7 +221,7 @@ def add_confirming(parser: ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
 
-# -- what is given, and answers
+# -- given values, and answers
 
 
 def given_ids(ids: Iterable[str], stdin: TextIO | None = None) -> Iterator[str]:
@@ -234,7 +236,7 @@ def given_ids(ids: Iterable[str], stdin: TextIO | None = None) -> Iterator[str]:
 
 
 def selected_ids(selection: Selection) -> Iterator[str]:
-    """Yield the ids of the runs that are selected, a page at a time."""
+    """Yield the ids of the selected runs, page by page."""
     cursor: str | None = None
     while True:
         ids, cursor = selection.page(cursor, MOST_LISTED)
@@ -262,7 +264,7 @@ def need_terminal(otherwise: str) -> None:
 
 
 def confirm(output: Output, question: str) -> None:
-    """Ask the person at the terminal. Raises CommandError for any answer but yes."""
+    """Ask the person at the terminal. Raises CommandError unless the answer is yes."""
     if not confirmed(output, question):
         raise CommandError("nothing was done", returncode=Exit.REFUSED)
 
@@ -277,7 +279,7 @@ def confirmed(output: Output, question: str) -> bool:
 def read_all(stdin: TextIO | None = None) -> str:
     """Read a value from standard input. At a terminal, print a hint that input is expected.
 
-    Raises ValueError for more than a value may be long, twice `MAX_PAYLOAD_BYTES`: its recorded form may be shorter.
+    Raises ValueError for more than twice `MAX_PAYLOAD_BYTES`: the recorded form of a value may be shorter.
     """
     if stdin is None and is_at_terminal():
         sys.stderr.write("Write the value, then Ctrl-D; Ctrl-C changes nothing.\n")
@@ -311,7 +313,7 @@ def duration(text: str) -> timedelta:
 
 
 def number_up_to(most: int) -> Callable[[str], int]:
-    """Return a type for a whole number from 1 to `most`."""
+    """Return an argparse type for a whole number from 1 to `most`."""
 
     def number(text: str) -> int:
         is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
@@ -336,7 +338,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-#: By the class of an option, how its argument is read and what stands for it.
+#: By class of an option: the parser of its argument, and the placeholder in the help.
 _HOW: Final[Mapping[type[Option], dict[str, Any]]] = {
     Number: {"type": int, "metavar": "N"},
     Decimal: {"type": float},

@@ -1,4 +1,4 @@
-"""The subcommands of the verbs on what has a name: `durable pause-queue`, `set-limit`, `close-limit` and others.
+"""The subcommands of the verbs on named things: `durable pause-queue`, `set-limit`, `close-limit` and others.
 
 The verbs are those of `durable.operations.catalogue`.
 """
@@ -72,7 +72,7 @@ def _run(verb: Verb, options: Namespace, output: Output) -> int:
 
 
 def _value(option: Option, given: Any, now: datetime) -> Any:
-    """Return an option as the verb takes it. Raises ValueError."""
+    """Convert the value of an option for the verb. Raises ValueError."""
     return later(now, parse_duration(given), "a closing") if isinstance(option, Until) else given
 
 

@@ -1,4 +1,4 @@
-"""Watching a run: `durable show --follow` prints its changes, `logs` what it logs, `stack` where its steps are."""
+"""Watching a run: `durable show --follow` prints its changes, `logs` its log, `stack` the stacks of its steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Skeleton = dict[str, tuple[str, int]]  # location: status, attempts
 
 
 def add_following(parser: ArgumentParser, meaning: str) -> None:
-    """Add `-f`, and how often the run is looked at."""
+    """Add `-f`, and the interval between two queries of the run."""
     parser.add_argument("-f", "--follow", action="store_true", help=meaning)
     parser.add_argument(
         "--interval",
@@ -44,7 +44,9 @@ def add_following(parser: ArgumentParser, meaning: str) -> None:
 
 
 def follow(run: Run, output: Output, interval: float) -> int:
-    """Print a line for each change after `run` was read, until it has ended; return the exit status of its end."""
+    """Print a line for each change since `run` was read, until the run has ended; return the exit status for its
+    end.
+    """
     seen, revision, shown = _entries(run), "", _in_words(run, timezone.now())
     while run.state not in ENDED:
         time.sleep(interval)
