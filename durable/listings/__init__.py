@@ -1,5 +1,5 @@
-"""The lists of operators, each declared once: what REST and the command line read and give as JSON.
+"""The lists for operators, each declared once, and their JSON for REST and the command line.
 
-`shapes` says what a shape is, `listing` what a listing is; the other modules declare them. Depends on no surface:
+`shapes` defines shapes, `listing` defines listings; the other modules declare them. Does not depend on a surface:
 `durable.api.list_views` makes endpoints of listings, and `durable.cli.list_command` subcommands.
 """

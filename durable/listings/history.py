@@ -30,7 +30,9 @@ _PAYLOADS: Final = ("output", "arguments")
 
 @dataclass(frozen=True, kw_only=True)
 class SeenHistory(Seen):
-    """With the run whose history it is. `with_payloads` has those of entries too, for who may see payloads."""
+    """`Seen`, with the run whose history it is. `with_payloads`: with those of entries too, for users who may see
+    payloads.
+    """
 
     run: RunRow
     with_payloads: bool = False
@@ -39,7 +41,7 @@ class SeenHistory(Seen):
 
 
 def seen_history(seen: Seen, run: RunRow, **more: Any) -> SeenHistory:
-    """Return what is seen of the run's history."""
+    """Return the `SeenHistory` of the run."""
     return SeenHistory(now=seen.now, within=seen.within, payloads=seen.payloads, run=run, **more)
 
 
@@ -220,7 +222,7 @@ class Message(Shape):
 
 
 def _message_value(message: QueueMessage, seen: SeenHistory, name: str, column: str) -> Any:
-    """Return the column, read only for who may see it."""
+    """Return the column, which is read only for users who may see it."""
     if not seen.payloads:
         return None
     place = of_message(seen.run.id, name, message.id, message.queue)
@@ -343,7 +345,7 @@ LOGS: Final = Listing(
 # -- the payloads of an entry
 
 
-#: The values of an entry of each kind, but for those of messages and branches, which are shown together.
+#: The values of an entry, by kind, except those of messages and branches, which are shown together.
 _VALUES: Final = {
     EntryKind.STEP: ("arguments", "output"),
     EntryKind.LOOP: ("state", "output"),

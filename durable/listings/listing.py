@@ -1,4 +1,4 @@
-"""A listing: what is listed, the shapes of it, its filters, and how a page is read."""
+"""A listing: its items, their shapes, its filters, and the function that reads a page."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from durable.core.ids import MAX_ID
 from durable.listings.shapes import Seen, Shape
 from durable.operations.options import as_shell_help
 
-MOST_LISTED: Final = 200  # of a page
+MOST_LISTED: Final = 200  # items of a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A part of a list. `next_cursor` is None at its end. `about` has what is said of all of it.
+    """A part of a list. `next_cursor` is None at its end. `about` has data about the whole list.
 
-    It `is_window` if it ends because so much was looked through for it: more that matches may follow.
-    `seen` is what is seen beside the results where they need more than the list was asked with.
+    `is_window`: the page ended because many rows were examined; more matches may follow. `seen` replaces the caller's
+    `Seen` if the results need more.
     """
 
     results: Sequence[Any]
@@ -30,11 +30,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """A condition that all that is listed has to meet.
+    """A condition on the listed items.
 
-    `kind` is `str`, `bool`, `datetime` or `int`, or `tuple` for a tag. One of `several` may be given again. A text has
-    at most `longest` characters; one that `is_id` is the id of a run. A number is from `least` to `most`. `does` is a
-    sentence for REST, and for the command line, unless `on_shell` has other words; `short` and `metavar` are its
+    `kind` is `str`, `bool`, `datetime` or `int`, or `tuple` for a tag. With `several` it may be given several times. A
+    text has at most `longest` characters; with `is_id` it is the id of a run. A number is from `least` to `most`.
+    `does` is a sentence for REST, and for the command line unless `on_shell` is given; `short` and `metavar` are its
     spelling there.
     """
 
@@ -54,7 +54,7 @@ class Filter:
 
     @property
     def shell_help(self) -> str:
-        """What the command line says of it: no sentence."""
+        """The help text of the command line, without capital and full stop."""
         return self.on_shell or as_shell_help(self.does)
 
 
@@ -63,8 +63,9 @@ class Listing:
     """A list.
 
     `read(seen, **asked)` returns a page; `asked` has the filters, and `cursor` and `limit` of a list that `is_paged`.
-    `over_rest` describes its endpoint, `list_<name>`, which needs the permissions `reads_with`. Where `missing` says
-    that nothing has a name, `read` takes a `name` too, and `one_over_rest` describes the endpoint of what has it.
+    `over_rest` describes its endpoint, `list_<name>`, which needs the permissions `reads_with`. With `missing`, the
+    message for an unknown name, `read` also takes a `name`, and `one_over_rest` describes the endpoint of a single
+    item.
     """
 
     name: str
@@ -80,5 +81,5 @@ class Listing:
     missing: str = ""
 
     def find(self, seen: Seen, name: str) -> Any:
-        """Return what has this name, None if nothing has."""
+        """Return the item with this name, or None."""
         return next(iter(self.read(seen, name=name).results), None)

@@ -59,7 +59,7 @@ def _actions(
         shown, last = visible_page(found, seen.within, limit)
         for each in shown:
             each.detail = detail_without_runs(each)
-            if each.actor_id != seen.user:  # the bulk of another user is not there to read
+            if each.actor_id != seen.user:  # the bulk of another user must not be readable
                 each.bulk_id = ""
     else:
         page = list(found.order_by("-created_at", "-id")[: limit + 1])
@@ -154,7 +154,7 @@ class Refusals(Shape):
 
 @dataclass(frozen=True, kw_only=True)
 class SeenBulk(Seen):
-    """With the runs for which the bulk was refused."""
+    """`Seen`, with the runs for which the bulk was refused."""
 
     refusals: Sequence[RefusedRuns]
 

@@ -42,9 +42,10 @@ SORTS: Final = [order.value for order in RunOrder if order is not RunOrder.BY_ID
 
 @dataclass(frozen=True, kw_only=True)
 class SeenRuns(Seen):
-    """With what the rows of `runs` do not say, each read at its first use. `expand` names their payloads to show.
+    """`Seen`, with data of the `runs` beyond their rows, each read at its first use. `expand` names the payloads to
+    show.
 
-    A run `is_brief` where nothing is read beside its row for its explanation.
+    With `is_brief`, an explanation uses only the run's row.
     """
 
     runs: Sequence[RunRow]
@@ -53,13 +54,13 @@ class SeenRuns(Seen):
 
     @cached_property
     def existing(self) -> frozenset[str]:
-        """The other runs of these that may be named."""
+        """The ids of other runs mentioned by these that may be shown."""
         others = [each for run in self.runs for each in (run.parent_id, run.replay_of_id)]
         return existing_among(self.within, others)
 
     @cached_property
     def tags(self) -> Mapping[str, Any]:
-        """Their tags."""
+        """The tags of the runs."""
         return tags_of(self.runs)
 
     @cached_property
@@ -83,14 +84,14 @@ class SeenRuns(Seen):
         )
 
     def whole_explanation(self, run: RunRow) -> Explained:
-        """Return it from all available data."""
+        """Return the explanation from all available data."""
         is_parent = self.within is not None and run.state == RunState.COMPLETED
         children = count_children(run.id, self.within) if is_parent else None
         return explain_fully(run, self.now, open_keys_of_long(run), children, within=self.within)
 
 
 def seen_runs(seen: Seen, runs: Sequence[RunRow], **more: Any) -> SeenRuns:
-    """Return what is seen of these runs."""
+    """Return the `SeenRuns` of these runs."""
     return SeenRuns(now=seen.now, within=seen.within, payloads=seen.payloads, runs=runs, **more)
 
 
@@ -103,7 +104,7 @@ class Error(Shape):
 
 
 def error_of(run: RunRow, error: ErrorInfo | None, *, payloads: bool) -> Any:
-    """Return the part of an error that is shown: its traceback is a payload."""
+    """Return the part of an error that may be shown: its traceback is a payload."""
     if error is None:
         return None
     return SimpleNamespace(
@@ -395,7 +396,7 @@ _CRITERIA: Final = {
 
 
 def criteria_of(asked: Mapping[str, Any], **more: Any) -> RunCriteria:
-    """Return the conditions as criteria. Raises ValueError for what no run has."""
+    """Return the conditions as criteria. Raises ValueError for impossible ones."""
     given = {_CRITERIA.get(name, name): value for name, value in asked.items() if value is not None}
     given |= {"states": frozenset(given.get("states", ())), "tags": checked_tags(given.get("tags", ()))}
     return RunCriteria(**given, **more)

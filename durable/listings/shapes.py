@@ -1,7 +1,7 @@
-"""Shapes: the names of a JSON object, their types and their values, for REST and the command line alike.
+"""Shapes: the names of a JSON object with their types and values, the same for REST and the command line.
 
-A shape is a class. Its annotations are the names in their order: text, numbers, moments, other shapes, and lists,
-tables and `None` of these. A name without a `field` is an attribute of what is shown. `data_of` makes the JSON;
+A shape is a class. Its annotations are the names in order: text, numbers, moments, other shapes, and lists, tables and
+`None` of these. A name without a `field` is an attribute of what is shown. `data_of` makes the JSON;
 `durable.api.fields` describes the same annotations in the OpenAPI document.
 """
 
@@ -22,9 +22,9 @@ UNSET: Final = object()
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What who asks may see: the runs `within`, all if it is None, and `payloads`; and the moment of the answer.
+    """What the caller may see: the runs `within` (None: all), and `payloads`; and the moment of the answer.
 
-    `user` is the key of who asks, where `within` is given.
+    `user` is the caller's key, if `within` is given.
     """
 
     now: datetime
@@ -41,8 +41,8 @@ class Shape:
 class Field:
     """A name of a shape.
 
-    `source` is the way to the value from what is shown, by attributes or names, or a function of it and what is seen.
-    `default` is the value where an attribute on the way is None; without one, None is.
+    `source` is the path to the value from the item, by attributes or names, or a function of the item and `Seen`.
+    `default` replaces the value if an attribute on the path is None.
     """
 
     source: str | Callable[[Any, Any], Any] = ""
@@ -57,17 +57,17 @@ _PLAIN: Final = Field()
 def field(
     source: str | Callable[[Any, Any], Any] = "", *, help: str = "", choices: Collection[str] = (), default: Any = UNSET
 ) -> Any:
-    """Say more of a name than its annotation does; see `Field`."""
+    """Declare more about a name than its annotation says; see `Field`."""
     return Field(source=source, help=help, choices=choices, default=default)
 
 
 def fields_of(shape: type[Shape]) -> dict[str, tuple[Any, Field]]:
-    """Return the type and the field of each name, those of the base first."""
+    """Return the type and the field of each name, those of the base class first."""
     return {name: (kind, getattr(shape, name, _PLAIN)) for name, kind in get_type_hints(shape).items()}
 
 
 def data_of(shape: Any, item: Any, seen: Seen) -> dict[str, Any]:
-    """Return what is shown of the item as JSON data. A moment is text, in UTC."""
+    """Return the item as JSON data. A moment is text, in UTC."""
     return {name: shown(value(item, seen), seen) for name, value, shown in _readers(shape)}
 
 
@@ -93,7 +93,7 @@ def _reader(name: str, field: Field) -> Callable[[Any, Seen], Any]:
 
 
 def _shower(kind: Any) -> Callable[[Any, Seen], Any]:
-    """Return what makes JSON of a value of this type."""
+    """Return the function that converts values of this type to JSON."""
     if kind in _SHOWN:
         return _SHOWN[kind]
     if get_origin(kind) in (Union, UnionType):
@@ -109,7 +109,7 @@ def _shower(kind: Any) -> Callable[[Any, Seen], Any]:
 
 
 def moment_text(moment: datetime) -> str:
-    """Return the moment as JSON has it: ISO 8601 in UTC, with "Z"."""
+    """Return the moment in the JSON form: ISO 8601 in UTC, with "Z"."""
     return to_utc(moment).isoformat().replace("+00:00", "Z")
 
 

@@ -1,4 +1,4 @@
-"""The tables: runs, their histories, their inboxes, their failures, what runs now, workers and the audit log.
+"""The tables: runs, their histories, inboxes and failures, running steps, workers and the audit log.
 
 The models own columns, constraints and indexes. They must not decide anything about workflows, and surfaces write them
 only through `durable.operations`.

@@ -25,9 +25,9 @@ _SALT: Final = "durable.causes"
 def names_of(cause: CauseRecord) -> list[str]:
     """Return the names under which a cause may be known, 16 hexadecimal digits each; a new one gets the first.
 
-    Who sees a name may not be allowed to see the cause's pattern, so a name is a keyed hash: nobody can try patterns
-    without `SECRET_KEY`. A cause that is known under a name of `SECRET_KEY_FALLBACKS`, or under the hash without a key
-    of earlier versions, keeps that name.
+    A user who sees a name may not be allowed to see the cause's pattern, so a name is a keyed hash: nobody can try
+    patterns without `SECRET_KEY`. A cause that is known under a name of `SECRET_KEY_FALLBACKS`, or under the hash
+    without a key of earlier versions, keeps that name.
     """
     text = f"{cause.place}\0{cause.error_type}\0{cause.pattern}".encode(errors="surrogatepass")
     keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
@@ -36,10 +36,10 @@ def names_of(cause: CauseRecord) -> list[str]:
 
 
 class Cause(Row):
-    """The cause that failures of one kind have in common (`durable.core.records.Cause`).
+    """The cause that failures of one kind share (`durable.core.records.Cause`).
 
-    `first_seen_at` is when the first of them happened. A muted cause is not shown among what needs attention.
-    `note` is what an operator tells others about it, "" for nothing.
+    `first_seen_at` is the time of the first failure. A muted cause does not count as needing attention. `note` is an
+    operator's note for others, or "".
     """
 
     fingerprint = NameField[str, str](max_length=16, unique=True)
@@ -65,7 +65,7 @@ class Cause(Row):
 class Failure(Row):
     """The newest failure of a run. `is_open`: the run is still failed because of it.
 
-    `parent` is that of a child (`durable.models.Child`), None for a root, and for a child whose parent was deleted.
+    `parent` is a child's parent (`durable.models.Child`); None for a root, and for a child whose parent was deleted.
     """
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="failure")
@@ -102,7 +102,7 @@ class Failure(Row):
             models.Index(
                 fields=["cause", "run_created_at", "run"], condition=Q(is_open=True), name="durable_failure_open"
             ),
-            # when the failed runs of a cause failed: since when, and last
+            # the first and the last failure of a cause's failed runs
             models.Index(fields=["cause", "failed_at"], condition=Q(is_open=True), name="durable_failure_open_since"),
             # all failures of a cause by time, for the last day and for the workflows of the newest
             models.Index(fields=["cause", "failed_at"], include=["workflow"], name="durable_failure_by_time"),
@@ -136,7 +136,7 @@ class Failure(Row):
 
 
 class CauseBuild(Row):
-    """A build (`durable.models.workers.Build`) whose workers have seen the cause, and when one first did."""
+    """A build (`durable.models.workers.Build`) whose workers have seen the cause, and when that first happened."""
 
     cause = models.ForeignKey(Cause, on_delete=models.CASCADE, related_name="builds", db_index=False)
     build = NameField[str, str](max_length=200)

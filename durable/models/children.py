@@ -1,10 +1,10 @@
 """Children: runs that workflow code has started as its own, the groups of a map, and parents whose children are still
 to be cancelled.
 
-Side tables: a run that is no child and has none has no row in them.
+Side tables: a run that is not a child and has no children has no row in them.
 
-Side tables: a run without a group, and a child of its own, have no row in them. What the parent decides and what the
-ends of children count are two rows, because they are written under different locks.
+Side tables: a run without a group, and a child of its own, have no row in them. The parent's decisions and the counts
+of ended children are separate rows, because they are written under different locks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Child(Row):
     """A run that the code of its parent has started (`durable.core.records.ChildRecord`).
 
     The commit of the parent that records the start inserts the row and the child's run together. `is_dropped`: the
-    operation that started it was taken back, so that it is cancelled although its parent goes on.
+    operation that started it was taken back, so that the child is cancelled although its parent continues.
     """
 
-    # no constraints in the database: the parent's commit has its row locked and inserts the child's
+    # no constraints in the database: the parent's commit has locked the parent's row and inserts the child's
     run = models.OneToOneField(
         Run, on_delete=models.CASCADE, primary_key=True, related_name="child_of", db_constraint=False
     )
@@ -71,7 +71,7 @@ class Child(Row):
 
 
 class ChildReader(Row):
-    """A replay that may read or compensate a child of its original: the child is kept as long as it may.
+    """A replay that may read or compensate a child of its original. The child is kept as long as that is possible.
 
     A replay as a new run makes the rows, for the ended children that its history has started and not read, and for
     those that are compensated with their parent.
@@ -90,9 +90,9 @@ class ChildReader(Row):
 
 
 class Cascade(Row):
-    """A parent whose end, or whose drop of children, has not cancelled all of them yet: the sweep goes on.
+    """A parent with children still to be cancelled, because it has ended or dropped them: the sweep continues.
 
-    The row goes when none is left.
+    The row is deleted when none is left.
     """
 
     run = models.OneToOneField(
@@ -105,7 +105,7 @@ class Cascade(Row):
 
 
 class ChildGroup(Row):
-    """The children of one operation of a run (`durable.core.records.GroupRecord`), as the parent has decided.
+    """The children of one operation of a run (`durable.core.records.GroupRecord`), with the parent's decisions.
 
     Written under the lock of the parent's row. `position` is that of the first child; the others follow. `is_over`: the
     parent has read the results, or has taken the operation back (`is_dropped`): no child begins any more, except by
@@ -145,7 +145,7 @@ class ChildGroup(Row):
 
 
 class GroupTally(Row):
-    """The numbers of a group's children, by what they do. Written under its own lock, by the end of each child.
+    """The numbers of a group's children by state. Written under its own lock, by the end of each child.
 
     `created` are those that have been made so far; each of them is in exactly one of the other counts. `waiting` are
     those that have a `Turn`, `running` the others that have not ended. `is_stopped`: a child has failed and the others
@@ -173,9 +173,10 @@ class GroupTally(Row):
 
 
 class Turn(Row):
-    """A child that waits for its turn in its group: as many as may run at once do. The row goes with the wait.
+    """A child that waits for its turn in its group, because as many as may run at once do. The row is deleted when the
+    wait ends.
 
-    `due_at` is the moment before which it does not begin anyway.
+    `due_at` is the earliest moment at which it may begin.
     """
 
     run = models.OneToOneField(

@@ -1,4 +1,4 @@
-"""The history of a run: its entries, their metadata, the failed attempts of its steps, and the saves of steps that run.
+"""The history of a run: its entries, their metadata, the failed attempts of its steps, and the saves of running steps.
 
 Counts of long histories have a side table.
 
@@ -34,7 +34,7 @@ def join_by_lookup(rows: _Rows, joined: type[models.Model]) -> _Rows:
 
 
 class _LookUp(Join):
-    """A join that is a look-up for each row on PostgreSQL.
+    """A join that PostgreSQL performs as a look-up for each row.
 
     `OFFSET 0` keeps the planner from turning it into another join.
     """
@@ -70,14 +70,14 @@ class _LookUp(Join):
 class _Keys(Subquery):
     """A subquery that Django does not replace with NULL if it is known to have no rows.
 
-    Then no row meets the condition.
+    In that case no row meets the condition.
     """
 
     empty_result_set_value = NotImplemented
 
 
 class KeyIn(Func):
-    """A condition that a column has one of the keys; on PostgreSQL as an array, whose keys are looked up."""
+    """The condition that a column has one of the keys; on PostgreSQL an array, whose keys are looked up."""
 
     output_field = BooleanField()
     template = "%(expressions)s"
@@ -95,15 +95,16 @@ class EntryQuerySet(models.QuerySet["Entry"]):
     """Entries."""
 
     def with_metadata_of(self, *run_ids: str) -> Self:
-        """Return those of the runs, for a query that reads their metadata too."""
+        """Return the runs' entries, for a query that reads their metadata too."""
         return self.filter(run__in=run_ids).with_metadata()
 
     def with_metadata(self) -> Self:
-        """Return these, for a query that reads their metadata too. Filter before or after it."""
+        """Return these entries, for a query that reads their metadata too. Filter before or after it."""
         return join_by_lookup(self.filter(metadata__isnull=False), EntryMetadata)
 
     def few_of(self, run_id: str, condition: Q) -> Self:
-        """Return the entries of a run whose metadata, named without a prefix, meets a condition that few meet.
+        """Return the entries of a run whose metadata meets a condition that few meet. The condition names columns
+        without a prefix.
 
         In a long history that takes a quarter of the time of a filter behind `with_metadata_of`.
         """
@@ -118,7 +119,7 @@ class Entry(Row):
     `EntryMetadata` has what changes while the operation is under way.
     """
 
-    # no index of its own: the index of the constraint begins with the run
+    # without an index of its own: the index of the constraint begins with the run
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="entries", db_index=False)
     location = NameField[str, str](max_length=1024)
     kind = NameField[str, str](max_length=24, choices=choices(EntryKind))
@@ -211,8 +212,8 @@ class Attempt(Row):
 class HistoryCount(Row):
     """The counts of one long history, so that no page has to count it (`durable.inspection.history_counts`).
 
-    `noted_at` is when a worker last ended a pass of the run, None once its history is counted. `counts`, JSON text,
-    holds while the run has the state, the fence, the `change_seq` and the `created_at` that are in `counted_as`.
+    `noted_at` is when a worker last ended a pass of the run, None once its history is counted. `counts`, JSON text, is
+    valid while the run has the state, fence, `change_seq` and `created_at` in `counted_as`.
     """
 
     run = models.OneToOneField(
@@ -237,7 +238,7 @@ class StepSave(Row):
     The commit of the completed step deletes it.
     """
 
-    # no constraint in the database: a worker writes without locking the run, and a row of a deleted run is left over
+    # no constraint in the database: a worker writes without locking the run, and the row of a deleted run is left over
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="saves", db_index=False, db_constraint=False)
     location = NameField[str, str](max_length=1024)
     generation = models.IntegerField(default=0)

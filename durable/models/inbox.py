@@ -1,4 +1,4 @@
-"""What reaches a run from outside: messages, starts and sends by key, and requests that may be repeated.
+"""Input of a run from outside: messages, starts and sends by key, and requests that may be repeated.
 
 Side tables: a run that was started without a key has no row.
 """
@@ -42,7 +42,7 @@ class QueueMessage(Row):
         ]
         constraints = [
             models.UniqueConstraint(fields=["run", "order"], name="durable_message_once_per_order"),
-            # absent ids are all different, in every database
+            # absent ids (NULL) differ from each other, in every database
             models.UniqueConstraint(fields=["run", "idempotency_id"], name="durable_message_once_per_id"),
             models.CheckConstraint(condition=Q(order__gt=0), name="durable_message_order_from_one"),
             models.CheckConstraint(
@@ -62,7 +62,7 @@ class QueueMessage(Row):
 class RunKey(Row):
     """The key with which a run was started (`durable.core.records.KeyRecord`).
 
-    The end of the run closes the row in the same commit, a recovery opens it again. Two starts meet at the unique
+    The end of the run closes the row in the same commit, a recovery opens it again. Two starts conflict in the unique
     index, in which closed rows (NULL) do not count. Not a partial index, because not every database has these.
     """
 
@@ -90,7 +90,7 @@ class RunKey(Row):
 
     @property
     def record(self) -> KeyRecord:
-        """The key as the engine has it."""
+        """The key as the engine's record."""
         return KeyRecord(
             run_id=self.run_id,
             workflow=self.workflow,

@@ -21,8 +21,8 @@ from durable.models.run import Run
 class Limit(Row):
     """A limit: at most `at_once` slots are held for each of its keys.
 
-    Code and settings define it, and the first run that wants a slot inserts it. `override` is what an operator has set
-    instead, NULL for nothing.
+    Code and settings define it, and the first run that wants a slot inserts it. `override` is an operator's number, or
+    NULL.
     """
 
     name = NameField[str, str](max_length=MAX_ID, primary_key=True)
@@ -39,7 +39,7 @@ class Limit(Row):
 
 
 class LimitKey(Row):
-    """A key of a limit. A transaction that takes, gives up or hands on a slot of the key has this row locked."""
+    """A key of a limit. A transaction that takes, gives up or hands on a slot of the key locks this row."""
 
     limit = NameField[str, str](max_length=MAX_ID)
     key = NameField[str, str](max_length=MAX_ID, blank=True)
@@ -54,9 +54,9 @@ class LimitKey(Row):
 class Slot(Row):
     """A slot that a run holds or waits for, for the operation at `location`, "" for the workflow itself.
 
-    The row goes with the commit that ends the run, parks it, or records the step. Waiting rows of a key are a line in
-    the order of `place`; a row that is held has place 0. `wants` are all slots that an operation in a line takes
-    together, as (limit, key, kind).
+    The commit that ends the run, parks it or records the step deletes the row. Waiting rows of a key are a line in the
+    order of `place`; a held row has place 0. `wants` are all slots that an operation in a line takes together, as
+    (limit, key, kind).
     """
 
     # no constraint in the database: the run's row is locked by every statement that inserts one
@@ -74,7 +74,7 @@ class Slot(Row):
         indexes = [
             models.Index(fields=["run", "location"], name="durable_slot_of_run"),
             models.Index(fields=["limit", "key", "is_held", "place"], name="durable_slot_in_line"),
-            # what is held, and what waits, for longest
+            # the slots held longest, and awaited longest
             models.Index(fields=["limit", "is_held", "since"], name="durable_slot_age"),
         ]
 
@@ -96,7 +96,7 @@ class Slot(Row):
 
 
 class SlotNote(Row):
-    """Work for the sweep, if the process that noted it cannot do it: look at the line of a key, and wake the run.
+    """Work for the sweep, if the process that noted it cannot do it: check the line of a key, and wake the run.
 
     The end of a run notes the keys of which it has given up slots. A grant notes a run whose row another transaction
     has locked. So does a verb that moves the moment of a run's attempt (`durable.store.tables.rates`).
@@ -116,8 +116,8 @@ class SlotNote(Row):
 class RateLimit(Row):
     """A limit's rate: a unit every `spacing` nanoseconds, for each of its keys, and `burst` at once after a pause.
 
-    Code and settings define it, and the first attempt that wants units inserts it. The columns of the override are what
-    an operator has set instead, "" and 0 for nothing.
+    Code and settings define it, and the first attempt that wants units inserts it. The columns of the override are an
+    operator's rate; "" and 0 for none.
     """
 
     name = NameField[str, str](max_length=MAX_ID, primary_key=True)
@@ -145,12 +145,12 @@ class RateLimit(Row):
 
     @property
     def now(self) -> Rate:
-        """The rate that holds."""
+        """The rate in force."""
         return self.override or self.code_says
 
 
 class RateKey(Row):
-    """A key of a limit's rate. Each statement that gives an attempt its moment has this row locked.
+    """A key of a limit's rate. Each statement that gives an attempt its moment locks this row.
 
     `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970
     (`durable.core.limits.rates`). Nothing begins before `closed_until`; the row of the key "" closes all keys.
@@ -187,26 +187,26 @@ class RateKey(Row):
         return f"{self.limit}/{self.key}"
 
     def closing(self, now: datetime) -> LimitClosing | None:
-        """Return the closing that holds now, None for none."""
+        """Return the closing in force, or None."""
         if self.closed_until is None or self.closed_until <= now:
             return None
         return LimitClosing(until=self.closed_until, by=self.closed_by, reason=self.closed_why)
 
     @property
     def last_refused(self) -> RefusedStart | None:
-        """The last start that the key has refused, None for none."""
+        """The last start that the key has refused, or None."""
         if self.refused_at is None:
             return None
         return RefusedStart(at=self.refused_at, workflow=self.refused_workflow, run_id=self.refused_run)
 
 
 class Reservation(Row):
-    """The moment of an attempt that waits for it: of the step at `location`, "" for a pass of the workflow.
+    """The reserved moment of a waiting attempt: of the step at `location`, "" for a pass of the workflow.
 
-    The row goes when the attempt begins, and with the end of the run.
+    The row is deleted when the attempt begins or the run ends.
     """
 
-    # no constraint in the database: a row without its run is one that no query asks for
+    # no constraint in the database: no query reads a row without its run
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False)
     location = NameField[str, str](max_length=1024, blank=True)
     limit = NameField[str, str](max_length=MAX_ID)

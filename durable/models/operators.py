@@ -1,4 +1,4 @@
-"""What operators do and see: the audit log, sent alerts, saved views, kept log lines, and numbers for charts.
+"""Tables for operators: the audit log, sent alerts, saved views, kept log lines, and numbers for charts.
 
 A side table without a constraint to the run: a constraint would have each write wait for the run's lock.
 
@@ -79,7 +79,7 @@ class OperatorAction(Row):
 
 
 class AlertState(Row):
-    """A condition that alerts were sent for; `ended_at` is None as long as it holds.
+    """A condition for which alerts were sent; `ended_at` is None while it lasts.
 
     `key` names the condition, and `number` counts how often it has begun. The row changes in the transaction that
     starts the runs that send the alerts.
@@ -100,7 +100,7 @@ class AlertState(Row):
 
 
 class SavedView(Row):
-    """A view of its owner, which all users see if it is shared. `query` is that of the list's address, without "?".
+    """A saved view of its owner; all users see it if it is shared. `query` is that of the list's address, without "?".
 
     The owner is known by the key of the user, who may be stored in another database.
     """
@@ -123,7 +123,7 @@ class SavedView(Row):
 
 
 class LogLine(Row):
-    """One record of a run's log: `level` is Python's number, `location` that of the step, or of the scope of the code.
+    """One record of a run's log: `level` is Python's number, `location` that of the step, or of the code's scope.
 
     `text` is the message, and the traceback below it if there is one.
     """
@@ -146,7 +146,7 @@ class LogLine(Row):
 
 
 class Rollup(Row):
-    """The number of runs that ended from `begins` on, for `width` seconds, and their durations.
+    """The number of runs that ended within `width` seconds from `begins` on, and their durations.
 
     `workflow` is "" in the row of all workflows. `durations` has the number of runs for each class of durations
     (`durable.rollups`).
@@ -171,10 +171,10 @@ class Rollup(Row):
 
 
 class RollupProgress(Row):
-    """The one row that says up to when the ended runs are counted.
+    """The single row that says up to when the ended runs are counted.
 
-    `asked_at` and `asked_xid` are the moment and the transaction of the last look: once every transaction before that
-    one has ended, each run that ended before that moment can be seen.
+    `asked_at` and `asked_xid` are the time and the transaction of the last query. Once all earlier transactions have
+    ended, every run that ended before that time is visible.
     """
 
     until = models.DateTimeField()

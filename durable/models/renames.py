@@ -1,9 +1,8 @@
-"""Renames and moves: what migrations have said of names and import paths that are recorded.
+"""Renames and moves: other names and import paths that migrations have given to recorded ones.
 
 A side table with a row for each rename. Worker processes read it when they start, and no run refers to it.
 
-A side table with a row for each move. A process reads it when a recorded name leads to nothing, and no run refers to
-it.
+A side table with a row for each move. A process reads it when a recorded name does not exist, and no run refers to it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from durable.models.rows import NameField, Row, choices
 class RenamedStep(Row):
     """An operation of a workflow that has two names: `old` and `new` are locations, "~" stands for any iteration.
 
-    The rows of a workflow count in the order of their ids. None is deleted, because idempotency keys are made of the
+    The rows of a workflow apply in the order of their ids. None is deleted, because idempotency keys are made from the
     oldest name.
     """
 
@@ -40,7 +39,7 @@ class RenamedStep(Row):
 class RenamedName(Row):
     """A workflow or a queue that has two names: `old` and `new`.
 
-    The rows count in the order of their ids. None is deleted: keys of runs are kept under the oldest name of a
+    The rows apply in the order of their ids. None is deleted: keys of runs are kept under the oldest name of a
     workflow, and runs may have any name of a queue.
     """
 
@@ -61,7 +60,7 @@ _STEP = "step"
 
 
 def names_in_force(alias: str) -> list[Rename | Alias]:
-    """Return the renames that the database has, the oldest first; one statement."""
+    """Return the renames in the database, the oldest first; one statement."""
     columns = ("kind", "workflow", "old", "new", "id")
     nothing: Any = Value("", output_field=CharField())
     steps = RenamedStep.objects.using(alias).annotate(kind=Value(_STEP, output_field=CharField())).values_list(*columns)
@@ -84,7 +83,7 @@ def learn_names(alias: str) -> None:
 
 
 def know_names(alias: str) -> None:
-    """Have this process know what migrations have renamed, as of its first call of this or of `learn_names`."""
+    """Read the renames of migrations into this process, unless it has read them before."""
     if not _has_learned:
         learn_names(alias)
 
@@ -98,7 +97,7 @@ def learn_queues(alias: str) -> None:
 class MovedName(Row):
     """A class or function that has two names, "module:qualname": `old` and `new`.
 
-    The rows count in the order of their ids. None is deleted while there are runs, because their records have both
+    The rows apply in the order of their ids. None is deleted while there are runs, because their records have both
     names.
     """
 
@@ -114,5 +113,5 @@ class MovedName(Row):
 
 
 def recorded_moves(alias: str) -> list[Move]:
-    """Return the moves that the database has, the oldest first."""
+    """Return the moves in the database, the oldest first."""
     return [Move(*each) for each in MovedName.objects.using(alias).order_by("id").values_list("old", "new")]

@@ -33,8 +33,8 @@ from durable.core.summary import Summary
 class Row(models.Model):
     """A row of one of durable's tables.
 
-    Django asks the project's routers where to read a deferred column. A router that sends reads to a replica would have
-    it read from there, where the row may be missing or older.
+    Django asks the project's routers where to read a deferred column. A router that sends reads to a replica would read
+    it there, where the row may be missing or older.
     """
 
     class Meta:
@@ -46,7 +46,7 @@ class Row(models.Model):
         fields: Iterable[str] | None = None,
         from_queryset: models.QuerySet[Any] | None = None,
     ) -> None:
-        """Read the row, or these columns of it, again: from where it was read, if nothing names another database."""
+        """Read the row, or these columns, again: from the database where it was read, unless another one is named."""
         if from_queryset is None:
             using = using or self._state.db
         super().refresh_from_db(using, fields, from_queryset)
@@ -84,7 +84,7 @@ _PACKED = re.compile("\x1a([0-9a-f]{4})")
 
 
 def choices(words: type[StrEnum]) -> list[tuple[str, str]]:
-    """Return the members of `words` as a field's choices."""
+    """Return the members of `words` as choices of a field."""
     return [(word.value, word.value.replace("_", " ")) for word in words]
 
 
@@ -100,7 +100,7 @@ def _packed(match: re.Match[str]) -> str:
 
 
 def unpack(text: str) -> str:
-    """Return the text that was given to `pack`."""
+    """Return the original text of packed text."""
     if _MARK not in text:
         return text
     return _PACKED.sub(lambda match: chr(int(match.group(1), 16)), text)
@@ -114,7 +114,7 @@ def dump_json(value: Any) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Return the data that was given to `dump_json`."""
+    """Return the data from the text of `dump_json`."""
     if text == "{}":  # the two usual cases
         return {}
     return [] if text == "[]" else json.loads(text)
@@ -128,29 +128,31 @@ def dump_error(error: ErrorInfo | None) -> str | None:
 
 
 def load_error(text: str | None) -> ErrorInfo | None:
-    """Return the error that was given to `dump_error`."""
+    """Return the error from the text of `dump_error`."""
     return None if text is None else ErrorInfo.read(json.loads(text))
 
 
 def dump_summary(summary: str) -> str:
-    """Return the stored form of a summary; a text without data stands for itself."""
+    """Return the stored form of a summary; a text without data is stored as it is."""
     return pack(summary.stored if isinstance(summary, Summary) else summary)
 
 
 def load_summary(text: str) -> str:
-    """Return the summary that was given to `dump_summary`."""
+    """Return the summary from its stored form."""
     return Summary.load(unpack(text)) if text else ""
 
 
 class MomentField(_DateTimeField[_Set, _Get]):
-    """A time that somebody has chosen. One that Python cannot read is read as LATEST or EARLIEST.
+    """A time chosen by a person. Times outside of Python's range are read as LATEST or EARLIEST.
 
-    SQL can write such times, and a list with one unreadable row would show none. Times of the clock are ordinary
-    fields: lists are sorted by them, and are read along their indexes only as they are.
+    SQL can write such times, and a list with one unreadable row would show none. Times set by the engine are ordinary
+    fields, because lists are sorted by them along indexes.
     """
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        """Return the expression that reads the column `sql`. A subquery is read as it is: it would be asked thrice."""
+        """Return the expression that reads the column `sql`. A subquery is read unchanged: it would otherwise be
+        executed three times.
+        """
         vendor = compiler.connection.vendor
         if vendor not in _UNREADABLE or "SELECT" in sql:
             return sql, params
@@ -163,7 +165,7 @@ class MomentField(_DateTimeField[_Set, _Get]):
         return name, "django.db.models.DateTimeField", args, kwargs  # the same column
 
 
-#: By database: the condition of times that Python cannot read, and what is read instead. NULL meets none.
+#: By database: the conditions for times outside of Python's range, and the value read instead. NULL meets none.
 _UNREADABLE: Final = {
     "postgresql": [
         (f" > '{LATEST}'", f"timestamptz '{LATEST}'"),
@@ -292,7 +294,9 @@ def weight(*columns: str) -> Combinable:
 
 
 def in_batches(weighed: Iterable[tuple[Any, int]], most_bytes: int = BATCH_BYTES) -> Iterator[list[Any]]:
-    """Yield the keys in their order, in batches whose rows have at most `most_bytes` together, or of one larger row."""
+    """Yield the keys in order, in batches whose rows have at most `most_bytes` together; a larger row is a batch of its
+    own.
+    """
     batch: list[Any] = []
     total = 0
     for key, weight in weighed:

@@ -1,7 +1,7 @@
 """The run: one execution of a workflow.
 
 Owns the named queries about runs, and the updates that claim, renew and release them. Each update names its conditions
-and returns how many rows it changed; none reads before it writes.
+and returns how many rows it changed; no update reads before it writes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from durable.models.rows import (
 )
 from durable.tag_hashes import sought
 
-#: The columns of `tagged` runs that have a copy of their key by creation: the index of tags has these.
+#: The columns of `tagged` runs that copy their key by creation; the index of tags has them.
 TAG_KEY: Final = ("tag_created_at", "tag_run_id")
 _KEY_OF_ROW: Final = ("created_at", "run_id")
 
@@ -42,7 +42,7 @@ _ENDED = sorted(ENDED)
 
 
 class Named(Protocol):
-    """A workflow."""
+    """An object with a workflow's name."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ def _led(transition: str) -> Case:
 
 
 def _name_of_join(name: str, stored: Sequence[str]) -> str:
-    """Return the name of a join with the tag: another one for each tag, so that a queryset may ask for several."""
+    """Return the name of the join with a tag: a different one for each tag, so that a queryset may have several."""
     text = "\0".join([name, *stored]).encode(errors="surrogatepass")
     return f"tag_{hashlib.sha256(text).hexdigest()[:16]}"
 
@@ -74,46 +74,46 @@ class RunQuerySet(models.QuerySet["Run"]):
     """Runs. The filters down to `due` are public; the methods after it are for the stores."""
 
     def newest_first(self) -> Self:
-        """Return them in the order of lists."""
+        """Return the runs in the order of lists."""
         return self.order_by("-created_at", "-id")
 
     def in_state(self, *states: str) -> Self:
-        """Return those in one of these states: `in_state("sleeping", "paused")`.
+        """Return the runs in one of these states: `in_state("sleeping", "paused")`.
 
         Raises ValueError for an unknown state.
         """
         return self.filter(state__in=[RunState(each).value for each in states])
 
     def open(self) -> Self:
-        """Return those that have not ended."""
+        """Return the runs that have not ended."""
         return self.exclude(state__in=[state.value for state in ENDED])
 
     def ended(self) -> Self:
-        """Return those that are completed, failed or cancelled."""
+        """Return the runs that are completed, failed or cancelled."""
         return self.filter(state__in=[state.value for state in ENDED])
 
     def completed(self) -> Self:
-        """Return those whose workflow has returned."""
+        """Return the runs whose workflow has returned."""
         return self.in_state(RunState.COMPLETED)
 
     def failed(self) -> Self:
-        """Return those that have failed."""
+        """Return the runs that have failed."""
         return self.in_state(RunState.FAILED)
 
     def cancelled(self) -> Self:
-        """Return those that were cancelled."""
+        """Return the runs that were cancelled."""
         return self.in_state(RunState.CANCELLED)
 
     def of_workflow(self, *workflows: str | Named) -> Self:
-        """Return those of these workflows, given as workflow objects or by name."""
+        """Return the runs of these workflows, given as workflow objects or by name."""
         return self.filter(workflow__in=[each if isinstance(each, str) else each.name for each in workflows])
 
     def tagged(self, /, **tags: TagValue) -> Self:
-        """Return those that have all of these tags, newest first: `tagged(tenant="acme", order=42)`.
+        """Return the runs that have all of these tags, newest first: `tagged(tenant="acme", order=42)`.
 
-        A range of the index over tags, in its order: a page is as fast among many runs as among few, as long as it is
-        not sorted anew. Raises TypeError without a tag and for a value of another type, and ValueError for a name or a
-        value that no tag has.
+        Reads a range of the index over tags, in its order: a page is as fast among many runs as among few, unless it is
+        sorted differently. Raises TypeError without a tag and for a value of another type, and ValueError for an
+        invalid name or value.
         """
         if not tags:
             raise TypeError('tagged() takes at least one tag: tagged(tenant="acme")')
@@ -130,19 +130,19 @@ class RunQuerySet(models.QuerySet["Run"]):
     # Django's own operators cannot combine the joins of two querysets with tags.
 
     def __and__(self, other: models.QuerySet[Run]) -> Self:
-        """Return the runs of both."""
+        """Return the runs in both querysets."""
         if _is_tagged(self):
             return self.filter(pk__in=_keys(other))
         return super().__and__(self._every().filter(pk__in=_keys(other)) if _is_tagged(other) else other)
 
     def __or__(self, other: models.QuerySet[Run]) -> Self:
-        """Return the runs of one or of both; newest first if one has tags."""
+        """Return the runs in either queryset; newest first if one has tags."""
         if not (_is_tagged(self) or _is_tagged(other)):
             return super().__or__(other)
         return self._every().filter(Q(pk__in=_keys(self)) | Q(pk__in=_keys(other))).newest_first()
 
     def __xor__(self, other: models.QuerySet[Run]) -> Self:
-        """Return the runs of one alone; newest first if one has tags."""
+        """Return the runs in only one of the querysets; newest first if one has tags."""
         if not (_is_tagged(self) or _is_tagged(other)):
             return super().__xor__(other)
         return self._every().filter(Q(pk__in=_keys(self)) ^ Q(pk__in=_keys(other))).newest_first()
@@ -151,7 +151,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return type(self)(self.model, using=cast(Any, self)._db)  # not `db`, which the router chooses for reading
 
     def ended_in(self, state: str) -> Self:
-        """Return those that ended in this state; written so that the index over ended runs serves it."""
+        """Return the runs that ended in this state; written so that the index over ended runs serves it."""
         return self.filter(state=state, finished_at__isnull=False)
 
     def ended_before(self, state: str, workflow: str, moment: datetime) -> Self:
@@ -159,20 +159,20 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.ended_in(state).filter(workflow=workflow, finished_at__lt=moment)
 
     def unheld(self, now: datetime) -> Self:
-        """Return those without a live lease."""
+        """Return the runs without a live lease."""
         return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now))
 
     def due(self, now: datetime | None = None) -> Self:
-        """Return those that a worker may claim now, or at the moment `now`. An ended run has no `wake_at`."""
+        """Return the runs that a worker may claim now, or at the moment `now`. An ended run has no `wake_at`."""
         now = now or clock.now()
         return self.unheld(now).exclude(state=RunState.PAUSED.value).filter(wake_at__isnull=False, wake_at__lte=now)
 
     def with_side_rows(self) -> Self:
-        """Return them with the rows of the side tables that tell how one run stands, for pages about one run."""
+        """Return the runs with the rows of side tables that describe a run's state, for pages about one run."""
         return self.select_related("limit", "key", "cascade", "history_count")
 
     def due_since(self, moment: datetime, run_id: str) -> Self:
-        """Return those at this point of the order of due runs, or behind it."""
+        """Return the runs from this point of the order of due runs on."""
         return self.filter(Q(wake_at__gt=moment) | Q(wake_at=moment, id__gte=run_id))
 
     def held_with(self, run_id: str, fence: int) -> Self:
@@ -188,7 +188,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         self.filter(id="").update(fence=F("fence"))
 
     def claim(self, *, now: datetime, lease_until: datetime, worker: str, drawn: int) -> int:
-        """Claim the rows for a worker: a new fence, a lease, and one more crash where a lease expired."""
+        """Claim the rows for a worker: a new fence, a lease, and one more crash if a lease expired."""
         return self.update(
             fence=F("fence") + Case(When(fence=0, then=Value(FIRST)), default=Value(2 * FIRST)) + drawn,
             crashes=F("crashes") + Case(When(lease_expires_at__isnull=True, then=Value(0)), default=Value(1)),
@@ -207,7 +207,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(lease_expires_at__isnull=False).update(lease_expires_at=lease_until)
 
     def release(self, now: datetime, *, due_at: datetime | None = None) -> int:
-        """Undo `claim` for runs that were not begun: without a lease, due or due at `due_at`, the crashes unchanged."""
+        """Undo `claim` for runs that were not begun: no lease, due now or at `due_at`, the crashes unchanged."""
         now_or_before = Case(
             When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
         )
@@ -219,7 +219,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         )
 
     def with_ids(self, ids: Sequence[str]) -> Self:
-        """Return those with these ids, in the order in which rows of runs are locked: the youngest first.
+        """Return the runs with these ids, in the order in which rows of runs are locked: the youngest first.
 
         So a child, which is younger than its parent, is locked before it, as the end of a child does.
         """
@@ -280,7 +280,7 @@ class Run(Row):
     head_start = models.IntegerField(null=True, blank=True)
     start_tag = MomentField(null=True, blank=True)
 
-    #: A manager with the methods of the queryset, which checkers without Django's plugin do not know of a manager.
+    #: A manager with the methods of the queryset, typed so that type checkers without Django's plugin know them.
     objects: ClassVar[RunQuerySet] = cast("Any", RunQuerySet.as_manager())
 
     class Meta:

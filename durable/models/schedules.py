@@ -1,7 +1,7 @@
 """Schedules, and the ticks of each: what was started, skipped, missed, merged or refused, and why.
 
-Side tables: no run has a column for them. `durable.operations.schedules` fills in what follows from the rule before a
-row is written (`pre_save`), and is the one place that changes rows.
+Side tables: no run has a column for them. `durable.operations.schedules` fills in the columns derived from the rule
+before a row is written (`pre_save`), and is the only place that changes rows.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def _choices(words: Sequence[str]) -> list[tuple[str, str]]:
     return [(each, each) for each in words]
 
 
-#: Columns that ticks alone write.
+#: Columns that only ticks write.
 _OF_TICKS: Final = frozenset({"waiting_at", "waiting_number", "last_at", "last_run_id", "open_runs", "tick_count"})
-#: Columns that the next moment follows from.
+#: Columns from which the next moment is computed.
 _TIMING: Final = frozenset({"rule", "zone", "override_rule", "override_zone", "jitter", "paused"})
 
 
@@ -48,7 +48,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         paused: bool = False,
         **columns: Any,
     ) -> Schedule:
-        """Create a schedule. What is left out is as the rule says it (`cron(..., zone=...)`), else the default.
+        """Create a schedule. Omitted options come from the rule (`cron(..., zone=...)`), or else are defaults.
 
         Raises TypeError and ValueError, and IntegrityError for a name that is taken.
         """
@@ -81,11 +81,11 @@ class Schedule(Row):
     Raises TypeError and ValueError for what cannot be a schedule.
     """
 
-    #: Arguments that are written with the next save; None: those of the row stay.
+    #: Arguments to write with the next save; None keeps those of the row.
     given_args: tuple[Any, ...] | None = None
     given_kwargs: dict[str, Any] | None = None
 
-    #: What this object was made with, by name: the options of a rule do not replace it.
+    #: The options with which this object was created: those of a rule do not replace them.
     said: frozenset[str] = frozenset()
 
     objects: ClassVar[ScheduleManager] = ScheduleManager()
@@ -148,9 +148,9 @@ class Schedule(Row):
         return self.name
 
     def save(self, *, update_fields: Iterable[str] | None = None, **how: Any) -> None:
-        """Write the row, without the columns that ticks alone write: this object may be older than the newest tick.
+        """Write the row, except the columns that only ticks write: this object may be older than the newest tick.
 
-        Raises TypeError and ValueError for what cannot be a schedule.
+        Raises TypeError and ValueError for an invalid schedule.
         """
         if not self._state.adding and not how.get("force_insert"):
             if update_fields is None:

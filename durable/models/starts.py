@@ -1,4 +1,4 @@
-"""What a start says of a run, in side tables: its rank, its time limits and its tags; and holds.
+"""Side tables of a start's options (rank, time limits, tags), and of holds.
 
 A run without any of these has no row.
 
@@ -29,7 +29,7 @@ from durable.models.run import Run
 
 
 class RunRank(Row):
-    """The rank that the start of a run has given (`durable.core.limits.ranks.Ranking`)."""
+    """The rank given by the start of a run (`durable.core.limits.ranks.Ranking`)."""
 
     # no constraint in the database: the row is inserted in the transaction that has inserted the run
     run = models.OneToOneField(
@@ -50,7 +50,7 @@ class RunRank(Row):
 
 
 class Lane(Row):
-    """A head start that runs of a queue have had. A claim looks at the first due runs of each."""
+    """A head start that runs of a queue have had. A claim reads the first due runs of each lane."""
 
     queue = NameField[str, str](max_length=MAX_ID)
     head_start = models.IntegerField()
@@ -78,7 +78,7 @@ class Share(Row):
 
     @property
     def record(self) -> ShareTag:
-        """The tag as the engine has it."""
+        """The tag as the engine's record."""
         return ShareTag(self.tag, self.round)
 
 
@@ -103,8 +103,8 @@ class RunLimit(Row):
 class Hold(Row):
     """A paused queue, or a workflow whose new starts are held (`durable.core.records.Hold`).
 
-    A start of a held workflow locks the row until it commits, so that a release misses no run. `summary` is what such a
-    run gets as its own.
+    A start of a held workflow locks the row until it commits, so that a release misses no run. `summary` becomes the
+    summary of such a run.
     """
 
     kind = NameField[str, str](max_length=16, choices=choices(HoldKind))
@@ -138,7 +138,7 @@ class Hold(Row):
 
 
 class HeldStart(Row):
-    """A run that was started while its workflow was held, and paused for it. `due_at` is when it was to begin."""
+    """A run that was paused because its workflow was held at its start. `due_at` is when it was to begin."""
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="held_start")
     workflow = NameField[str, str](max_length=200)
@@ -157,8 +157,8 @@ _PACKED: Final = 1_000  # characters: of 200, each of which may be written with 
 class RunTag(Row):
     """A tag of a run: the text of its value (`durable.core.tags.tag_text`), or its HMAC (`durable.tag_hashes`).
 
-    `created_at` is that of the run, so that the newest runs of a tag are one range of the index. `start_value` is what
-    the start of the run has given, None if the run has tagged itself.
+    `created_at` is that of the run, so that the newest runs of a tag are one range of the index. `start_value` is the
+    value given by the run's start, None if the run has tagged itself.
     """
 
     # no constraint in the database: the row is inserted in the transaction that has inserted the run

@@ -1,7 +1,7 @@
-"""The worker processes, the builds of the code that they have run, and the steps that run now.
+"""The worker processes, the builds of the code that they have run, and the running steps.
 
 Each worker writes its own row (`durable.worker.presence`): at its start, about every 15 seconds, and at its end. A
-worker that was killed is known by the age of its last sign. Side tables: no run refers to them.
+worker that was killed is recognized by the age of its last sign of life. Side tables: no run refers to them.
 
 A side table: a step that ends within a second has no row in it.
 """
@@ -18,19 +18,20 @@ from durable.core.records import ActivityKind
 from durable.models.rows import JSONTextField, NameField, Row, SafeTextField, choices
 from durable.models.run import Run
 
-#: How old the last sign of a worker is that is called dead: three signs (`durable.worker.presence`).
+#: The age of the last sign of life after which a worker counts as dead: three signs (`durable.worker.presence`).
 DEAD_AFTER: Final = timedelta(seconds=45)
-#: The number of the attempt of an activity that is not an attempt: what an asynchronous step has left on its loop.
+#: The attempt number of an activity that is not an attempt: a task or thread that an asynchronous step left on its
+#: loop.
 LEFT: Final = 0
 
 
 class WorkerProcess(Row):
     """One worker process, from its start to its end.
 
-    `name` is what the runs that it holds have as their worker. `slots` is how many runs it executes at once. With
-    `serves_all` it also serves queues that `queues` does not name. `memory` is its resident set in bytes, if the system
-    tells. `passes` counts the passes that have ended since its start, and `recent_passes` those of about the last five
-    minutes; None from a worker of a release before.
+    `name` is the `worker` of the runs that it holds. `slots` is how many runs it executes at once. With `serves_all` it
+    also serves queues that `queues` does not name. `memory` is its resident set in bytes, if the system tells. `passes`
+    counts the passes that have ended since its start, and `recent_passes` those of about the last five minutes; None
+    from a worker of a release before.
     """
 
     class State(models.TextChoices):
@@ -77,11 +78,13 @@ class ActivityQuerySet(models.QuerySet["Activity"]):
     """Activities."""
 
     def current(self, now: datetime) -> Self:
-        """Return those that run now: their worker still has the lease of the run."""
+        """Return the activities that run now: their worker still has the run's lease."""
         return self.filter(fence=F("run__fence"), run__lease_expires_at__gt=now)
 
     def going_on(self, now: datetime) -> Self:
-        """Return those, and what asynchronous steps have left on the loops of workers that live."""
+        """Return these activities, and tasks or threads that asynchronous steps have left on their loops and that still
+        run.
+        """
         alive = WorkerProcess.objects.filter(name=OuterRef("worker"), last_seen_at__gt=now - DEAD_AFTER)
         is_current = Q(fence=F("run__fence"), run__lease_expires_at__gt=now)
         return self.filter(is_current | (Q(attempt=LEFT) & Exists(alive.order_by())))

@@ -1,4 +1,4 @@
-"""Renames of recorded operations: the operations of migrations, the rewriting of the rows, and what is not applied yet.
+"""Renames of recorded operations: the migration operations, the rewriting of rows, and unapplied renames.
 
-What two names of one operation mean to a pass is in `durable.core.names.renames`.
+`durable.core.names.renames` defines what two names of one operation mean to a pass.
 """

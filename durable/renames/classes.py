@@ -1,7 +1,7 @@
-"""The operations of migrations that say where recorded classes and rollback handlers are now.
+"""The migration operations that say where recorded classes and rollback handlers have moved.
 
-Owns what is checked before a move is recorded. Rewrites no row: `durable.core.names.recorded_names` says what the fact
-means to a reader, docs/design/history-migrations.md why that is enough. Migration files import this module through
+Owns the checks before a move is recorded. Rewrites no row: `durable.core.names.recorded_names` says what the fact means
+to a reader, docs/design/history-migrations.md why that is enough. Migration files import this module through
 `durable.migrations`: what needs models is imported when an operation is applied.
 """
 
@@ -28,7 +28,7 @@ class _Moved(Operation):
     reversible = True
     reduces_to_sql = False
 
-    #: What is moved, in words.
+    #: The kind of the moved thing, in words.
     noun = ""
 
     def __init__(self, old: str, new: str, *, elidable: bool = False) -> None:
@@ -54,7 +54,7 @@ class _Moved(Operation):
     def database_forwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
     ) -> None:
-        """Record that both names are of one class or function."""
+        """Record that both names stand for one class or function."""
         alias = schema_editor.connection.alias
         if alias != conf.DATABASE:
             return
@@ -73,7 +73,7 @@ class _Moved(Operation):
             return  # recorded before
         try:
             known.check(self.move)
-            if Run.objects.using(alias).exists():  # else nothing has either name, and the code may be far ahead
+            if Run.objects.using(alias).exists():  # else neither name exists, and the code may be far ahead
                 self._check_code(Moves(moves_of(all_migrations())))
         except ValueError as error:
             raise RenameRefused(f"{error}. Nothing was written.") from error
@@ -85,7 +85,7 @@ class _Moved(Operation):
         schema_editor: BaseDatabaseSchemaEditor,
         *_states: ProjectState,
     ) -> None:
-        """Leave the fact: records of both names are there, and the code of both reads them. Without runs, delete it."""
+        """Keep the record, because runs may have both names and the code reads both. Delete it if there are no runs."""
         alias = schema_editor.connection.alias
         if alias != conf.DATABASE:
             return
@@ -95,7 +95,9 @@ class _Moved(Operation):
             MovedName.objects.using(alias).filter(old=self.move.old, new=self.move.new).delete()
 
     def _check_code(self, moves: Moves) -> None:
-        """Raise ValueError unless the code has this at its newest name, and nothing else at its old one."""
+        """Raise ValueError unless the code has the class or function at its newest name, and nothing else at its old
+        one.
+        """
         now = moves.newest(self.move.new)
         found = _imported(now)
         if (problem := self._problem(found)) is not None:
@@ -131,7 +133,7 @@ class _Moved(Operation):
 
 
 class MoveClass(_Moved):
-    """Say that a recorded class is somewhere else now: `MoveClass("shop.models.Order", "shop.orders.Order")`.
+    """Declare that a recorded class has moved: `MoveClass("shop.models.Order", "shop.orders.Order")`.
 
     The class is one that values or errors of recorded runs have: a dataclass, an enum, a named tuple, a pydantic model,
     or an error that steps raise. Its nested classes move with it. For a class that is nested itself, write a colon
@@ -166,10 +168,10 @@ class MoveClass(_Moved):
 
 
 class MoveHandler(_Moved):
-    """Say that a rollback handler is somewhere else now: `MoveHandler("shop.models.refund", "shop.refunds.refund")`.
+    """Declare that a rollback handler has moved: `MoveHandler("shop.models.refund", "shop.refunds.refund")`.
 
-    What runs have recorded to be undone by `shop.models.refund` is undone by `shop.refunds.refund`, or by the first one
-    where the code still has it. Otherwise as `MoveClass`.
+    Steps recorded with `shop.models.refund` are undone by `shop.refunds.refund`, or by the first one if the code still
+    has it. Otherwise as `MoveClass`.
     """
 
     __module__ = "durable.migrations"
@@ -186,7 +188,7 @@ class MoveHandler(_Moved):
 
 
 def _imported(name: str) -> object:
-    """Return what the project's code has under the name; None if it has nothing."""
+    """Return the object that the project's code has under the name, or None."""
     module, _, qualname = name.partition(":")
     try:
         found: Any = import_module(module)

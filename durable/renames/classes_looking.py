@@ -1,7 +1,7 @@
-"""The look of a process for what has moved, when a recorded name leads to nothing in it.
+"""How a process looks for moved names when a recorded name does not exist in it.
 
-Owns how the table is read: in a thread and on a connection of its own, because a name is met anywhere, in a transaction
-that has failed, on an event loop or between two operations of a workflow.
+Owns how the table is read: in a thread and on a connection of its own, because a name may occur anywhere: in a failed
+transaction, on an event loop, or between two operations of a workflow.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from durable.core.names.recorded_names import put_in_force
 
 logger = logging.getLogger("durable.pass")
 
-_EVERY: Final = 1.0  # seconds between two looks
-_LONGEST: Final = 5.0  # seconds that a look is waited for
+_EVERY: Final = 1.0  # seconds between two queries
+_LONGEST: Final = 5.0  # seconds to wait for a query
 _lock = threading.Lock()
 _next = 0.0
 
 
 def look_for_moves() -> None:
-    """Put in force what the database has, unless that was done within the last second. Raises nothing."""
+    """Put the moves in the database in force, unless that was done within the last second. Raises nothing."""
     global _next  # guarded by the lock
     if not _lock.acquire(timeout=_LONGEST):
         return
     try:
         if time.monotonic() < _next:
             return
-        # in an empty context: it is no part of what the workflow's code does
+        # in an empty context: the query is not an effect of the workflow's code
         thread = threading.Thread(target=Context().run, args=(_read,), name="durable-moves", daemon=True)
         thread.start()
         thread.join(_LONGEST)

@@ -1,6 +1,6 @@
-"""The rewriting of the names of workflows and queues: their rows, what refers to them at once, then runs in batches.
+"""The rewriting of the names of workflows and queues: first their rows and references, then runs in batches.
 
-A batch can be repeated: a rewritten run has another name. No lease is looked at, because no worker writes the queue or
+A batch can be repeated: a rewritten run has another name. Leases do not matter, because no worker writes the queue or
 the workflow of a run that it has. Ended runs stay in the old queue: no worker serves them, and lists find them by
 either name. The figures of a workflow's ended runs are rewritten last.
 """
@@ -51,7 +51,7 @@ def is_known(alias: str, name: Alias) -> bool:
 
 
 def record(alias: str, name: Alias, at: datetime) -> None:
-    """Record the rename, unless it is known."""
+    """Record the rename, unless it is already recorded."""
     if not is_known(alias, name):
         RenamedName.objects.using(alias).create(kind=name.kind, old=name.old, new=name.new, recorded_at=at)
 
@@ -59,7 +59,7 @@ def record(alias: str, name: Alias, at: datetime) -> None:
 def rewrite_references(alias: str, kind: AliasKind, before: str, after: str) -> None:
     """Rewrite the references of holds, schedules and saved views to the other name.
 
-    Schedules keep their own names, of which the ids of runs are made.
+    Schedules keep their own names, from which the ids of runs are made.
     """
     copy_hold(alias, kind, before, after)
     schedules = Schedule.objects.using(alias).filter(**{kind.value: before})
@@ -68,7 +68,7 @@ def rewrite_references(alias: str, kind: AliasKind, before: str, after: str) -> 
 
 
 def copy_hold(alias: str, kind: AliasKind, before: str, after: str) -> None:
-    """Hold the other name too, if this one is held. A hold is lifted for all names."""
+    """If this name is held, hold the other one too. A hold is lifted for all names."""
     rows = Hold.objects.using(alias).filter(kind=kind.value)
     held = rows.filter(name=before).first()
     if held is not None and not rows.filter(name=after).exists():
@@ -77,7 +77,9 @@ def copy_hold(alias: str, kind: AliasKind, before: str, after: str) -> None:
 
 
 def _rewrite_views(alias: str, parameter: str, before: str, after: str) -> None:
-    """Rewrite the filters of saved views to the other name. `parameter` is that of the address of a list."""
+    """Rewrite the filters of saved views to the other name. `parameter` is the list address's parameter for the
+    name.
+    """
     for view in SavedView.objects.using(alias).filter(query__contains=parameter).order_by("pk"):
         pairs = parse_qsl(view.query, keep_blank_values=True)
         changed = [(name, after if (name, value) == (parameter, before) else value) for name, value in pairs]
@@ -91,7 +93,7 @@ _OPEN = sorted(each.value for each in {*RunState} - ENDED)
 def rename_queue(
     alias: str, old: str, new: str, *, is_back: bool = False, wait: float, say: Callable[[str], object]
 ) -> None:
-    """Make both names those of one queue, and give its open runs the new one; with `is_back`, the old one.
+    """Make both names stand for one queue, and give its open runs the new one; with `is_back`, the old one.
 
     Runs whose rows are locked are tried again for `wait` seconds. Raises RenameRefused.
     """
@@ -118,11 +120,11 @@ def rename_queue(
     learn_queues(alias)
     transaction.on_commit(
         lambda: notify.notify(after, force=True), using=alias
-    )  # search all: a claim may look at new ones only
+    )  # search all: a claim may search only new ones
 
 
 def _check(alias: str, name: Alias) -> None:
-    """Raise RenameRefused if the new name is that of another queue."""
+    """Raise RenameRefused if the new name belongs to another queue."""
     if is_recorded(alias, name):
         return
     what = _user_of(alias, name.new)
@@ -134,7 +136,7 @@ def _check(alias: str, name: Alias) -> None:
 
 
 def _user_of(alias: str, new: str) -> str | None:
-    """Return what is in a queue of the new name."""
+    """Return what is already in a queue with the new name, or ""."""
     waking = Run.objects.using(alias).filter(queue=new, wake_at__isnull=False).exclude(state=RunState.PAUSED.value)
     if (run_id := waking.order_by("wake_at", "id").values_list("id", flat=True).first()) is not None:
         return f'the run "{run_id}"'
@@ -147,7 +149,7 @@ def _user_of(alias: str, new: str) -> str | None:
 def _batches(alias: str, queue: str, until: datetime) -> Iterator[list[str]]:
     """Yield the ids of the open runs of the queue, some at a time, by state.
 
-    A run that meanwhile comes to a state that was looked at before keeps the name, unless the second look finds it.
+    A run that meanwhile changes to a state searched before keeps the name, unless the second search finds it.
     """
     for _look in range(2):
         for state in _OPEN:
@@ -162,7 +164,7 @@ def _of_state(alias: str, queue: str, state: str) -> RunQuerySet:
 
 
 def _copy_shares(alias: str, before: str, after: str) -> None:
-    """Give the shares of the other name the positions of those of this one; runs keep their tags."""
+    """Give the shares of the other name the positions of this one's shares; runs keep their tags."""
     rows = Share.objects.using(alias)
     for each in rows.filter(queue=before).order_by("share"):
         other, is_new = rows.get_or_create(
@@ -177,7 +179,7 @@ def _copy_shares(alias: str, before: str, after: str) -> None:
 def rename_workflow(
     alias: str, old: str, new: str, *, is_back: bool = False, wait: float, say: Callable[[str], object]
 ) -> None:
-    """Make both names those of one workflow, and give its runs the new one; with `is_back`, the old one.
+    """Make both names stand for one workflow, and give its runs the new one; with `is_back`, the old one.
 
     Runs whose rows are locked are tried again for `wait` seconds. Raises RenameRefused.
     """
@@ -196,7 +198,7 @@ def rename_workflow(
 
 
 def _check_workflow(alias: str, name: Alias) -> None:
-    """Raise RenameRefused if the new name is that of another workflow."""
+    """Raise RenameRefused if the new name belongs to another workflow."""
     if is_recorded(alias, name):
         return
     what = _user_of_workflow(alias, name.new)
@@ -209,7 +211,7 @@ def _check_workflow(alias: str, name: Alias) -> None:
 
 
 def _user_of_workflow(alias: str, new: str) -> str | None:
-    """Return what has a workflow of the new name."""
+    """Return what already has a workflow with the new name, or ""."""
     run_id = Run.objects.using(alias).filter(workflow=new).order_by("created_at", "id").values_list("id", flat=True)
     if (found := run_id.first()) is not None:
         return f'the run "{found}"'
@@ -237,7 +239,7 @@ def _rewrite_runs(
 
 
 def _rewrite_figures(alias: str, before: str, after: str) -> None:
-    """Add the numbers of the one name to those of the other; the sweep, which adds to them, waits meanwhile."""
+    """Add the figures of one name to those of the other; the sweep, which adds to them too, waits meanwhile."""
     rows = Rollup.objects.using(alias)
     with transaction.atomic(using=alias):
         progress = RollupProgress.objects.using(alias)

@@ -1,5 +1,4 @@
-"""The operations of migrations that give recorded operations, workflows and queues other names, and what of the
-project's migrations is not applied yet.
+"""The migration operations that rename recorded operations, workflows and queues; and the project's unapplied renames.
 
 Migration files import this module through `durable.migrations`, which Django loads as a package of migrations too: what
 needs models is imported when an operation is applied. Reading the project's migrations imports the migration modules of
@@ -31,9 +30,9 @@ _INTERNAL: Final = "durable."  # with which the names of durable's own workflows
 
 
 class _Renaming(Operation):
-    """A rename of what is recorded.
+    """A rename of recorded things.
 
-    It leaves the models as they are, and can be interrupted, applied again and reversed.
+    It does not change models, and can be interrupted, applied again and reversed.
     """
 
     reversible = True
@@ -46,7 +45,7 @@ class _Renaming(Operation):
 
     @property
     def renames(self) -> list[Rename | Alias]:
-        """What the operation says."""
+        """The renames that the operation makes."""
         raise NotImplementedError
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
@@ -64,13 +63,13 @@ class _Renaming(Operation):
     def database_forwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
     ) -> None:
-        """Rewrite what has the old name."""
+        """Rewrite the rows with the old name."""
         self._apply(app_label, schema_editor, is_back=False)
 
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
     ) -> None:
-        """Rewrite what has the new name. Both names go on to stand for one thing."""
+        """Rewrite the rows with the new name. Both names continue to stand for one thing."""
         self._apply(app_label, schema_editor, is_back=True)
 
     def _apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *, is_back: bool) -> None:
@@ -104,12 +103,12 @@ class RenameStep(_Renaming):
 
     `old` and `new` are locations as `handle.history()` shows them, which differ in the last name; "~" is any iteration
     of a loop: `RenameStep("shop.crawl", "pages/~/get", "pages/~/fetch")`. Any operation with a name may be renamed,
-    with all below it, and no branch of a join or race.
+    with everything below it; branches of joins and races may not.
 
     From then on both names are of one operation in this workflow, so that workers with the old code and with the new
     one may run beside each other. Migrate before the new code runs. The migration depends on ("durable",
-    "0002_routines"), and has `atomic = False` if there are more than 500 runs. It can be interrupted and applied
-    again, and reversed.
+    "0002_routines"), and has `atomic = False` if there are more than 500 runs. It can be interrupted and applied again,
+    and reversed.
 
     Runs that workers have are tried again for `wait` seconds, then they keep the old name, which goes on to fit.
 
@@ -133,7 +132,7 @@ class RenameStep(_Renaming):
 
     @property
     def renames(self) -> list[Rename | Alias]:
-        """What the operation says."""
+        """The renames that the operation makes."""
         return [Rename(self.workflow, self.old, self.new)]
 
     def _rewrite(self, alias: str, *, is_back: bool) -> None:
@@ -147,7 +146,7 @@ class RenameStep(_Renaming):
 
 
 class _RenamingOfName(_Renaming):
-    """A rename of a name of its own, such as a workflow's: `kind` says of what."""
+    """A rename of a workflow or a queue, as `kind` says."""
 
     kind: ClassVar[AliasKind]
 
@@ -161,12 +160,12 @@ class _RenamingOfName(_Renaming):
         self.new = new
 
     def _check(self, name: str) -> None:
-        """Raise TypeError or ValueError for what is no such name."""
+        """Raise TypeError or ValueError for an invalid name."""
         raise NotImplementedError
 
     @property
     def renames(self) -> list[Rename | Alias]:
-        """What the operation says."""
+        """The renames that the operation makes."""
         return [Alias(self.kind, self.old, self.new)]
 
     def describe(self) -> str:
@@ -249,7 +248,7 @@ def _check_workflow(name: object) -> None:
 
 
 def renames_of(operations: Iterable[Operation]) -> list[Rename | Alias]:
-    """Return what the operations of a migration rename, in their order."""
+    """Return the renames made by the operations of a migration, in order."""
     return [found for each in operations if isinstance(each, _Renaming) for found in each.renames]
 
 
@@ -259,7 +258,7 @@ def _say(line: str) -> None:
 
 
 def all_migrations() -> list[Migration]:
-    """Return all migrations of the project in an order in which they can be applied. Asks no database."""
+    """Return all migrations of the project in an order in which they can be applied. Does not query a database."""
     loader = MigrationLoader(None, ignore_no_migrations=True)
     seen: dict[tuple[str, str], None] = {}
     for leaf in loader.graph.leaf_nodes():
@@ -268,14 +267,14 @@ def all_migrations() -> list[Migration]:
 
 
 def pending_migrations(alias: str) -> list[Migration]:
-    """Return the migrations that are still to be applied to the database, in their order."""
+    """Return the migrations still to be applied to the database, in order."""
     executor = MigrationExecutor(connections[alias])
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     return [migration for migration, _ in plan]
 
 
 def expected_moves(alias: str, pending: Iterable[Migration]) -> list[Move]:
-    """Return the moves that the database has, and those of `pending` migrations, in their order."""
+    """Return the moves in the database and those of `pending` migrations, in order."""
     # imported here, because a process of the replay check imports this module before it sets Django up
     from durable.models import MovedName
     from durable.models.renames import recorded_moves
@@ -285,8 +284,8 @@ def expected_moves(alias: str, pending: Iterable[Migration]) -> list[Move]:
 
 
 def moves_of(migrations: Iterable[Migration]) -> list[Move]:
-    """Return the moves of these migrations, in their order. Asks no database."""
-    # by what an operation says and not by its class: the operations themselves ask for the moves of all migrations
+    """Return the moves of these migrations, in order. Does not query a database."""
+    # by attribute and not by class: the operations themselves call this for all migrations
     said = (getattr(each, "move", None) for migration in migrations for each in migration.operations)
     return [each for each in said if isinstance(each, Move)]
 
@@ -305,11 +304,11 @@ def expected_renames(alias: str, pending: Iterable[Migration]) -> list[Rename | 
 
 
 def renames_of_migrations(migrations: Iterable[Migration]) -> list[Rename | Alias]:
-    """Return the renames of these migrations, in their order, each once. Asks no database."""
+    """Return the renames of these migrations, in order, each once. Does not query a database."""
     return list(dict.fromkeys(found for each in migrations for found in renames_of(each.operations)))
 
 
 def with_other_names(workflows: Iterable[str], renames: Iterable[Rename | Alias]) -> list[str]:
-    """Return the names of workflows with all others that the renames give them."""
+    """Return the names of workflows, with all other names that the renames give them."""
     known = Aliases(each for each in renames if isinstance(each, Alias) and each.kind == AliasKind.WORKFLOW)
     return list(dict.fromkeys(name for each in workflows for name in known.names(each)))

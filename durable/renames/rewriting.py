@@ -1,6 +1,6 @@
 """The rewriting of recorded locations: batches of whole runs, each in a transaction under the locks of its runs.
 
-Owns which runs a batch takes, which it passes by, and what follows from a lease. A batch can be repeated: a rewritten
+Owns which runs a batch takes, which it skips, and the treatment of leased runs. A batch can be repeated: a rewritten
 run has nothing under the old name.
 """
 
@@ -55,7 +55,7 @@ from durable.models.run import RunQuerySet
 
 
 class Renaming:
-    """The locations at or below the pattern `old`, as those at or below `new`."""
+    """A rename of the locations at or below the pattern `old` to those at or below `new`."""
 
     def __init__(self, old: str, new: str) -> None:
         self.old = old
@@ -74,7 +74,7 @@ class Renaming:
         return self._place.match(location) is not None
 
     def is_new(self, location: str) -> bool:
-        """Return True for a location of the new name, or below it."""
+        """Return True for a location at or below the new name."""
         return re.match(f"{self._new.pattern}(?=/|$)", location) is not None
 
     def is_scope(self, location: str) -> bool:
@@ -82,12 +82,12 @@ class Renaming:
         return self._scope.fullmatch(location) is not None
 
     def of(self, location: str) -> str:
-        """Return the location under the new name; others unchanged."""
+        """Return the location under the new name; other locations unchanged."""
         found = self._place.match(location)
         return location if found is None else f"{found.group(1)}{self._name}{location[found.end() :]}"
 
     def shown(self, location: str) -> str:
-        """Return a location, or one as it is shown to people, under the new name."""
+        """Return a location, or a displayed one, under the new name."""
         if self.has(location):
             return self.of(location)
         return display_location(self.new) if location == display_location(self.old) else location
@@ -95,7 +95,7 @@ class Renaming:
     def of_place(self, place: str) -> str:
         """Return the place of a cause (`durable.core.causes.place_of`) under the new name, without numbers.
 
-        A place of which the numbers were left out may be that of other operations too (`is_shared`).
+        A place without numbers may also belong to other operations (`is_shared`).
         """
         for old in (self._old_place, numberless(self._old_place)):
             if place.removesuffix(f" {ROLLBACK}") == old or place.startswith(f"{old} / "):
@@ -103,12 +103,12 @@ class Renaming:
         return place
 
     def is_shared(self, place: str) -> bool:
-        """Return True for a place that operations with other numbers in their names have too."""
+        """Return True for a place shared by operations with other numbers in their names."""
         old = self._old_place
         return old != numberless(old) and not (place == old or place.startswith((f"{old} / ", f"{old} {ROLLBACK}")))
 
     def in_column(self, column: str, pattern: str | None = None) -> Q:
-        """Return a condition that rows of the old name meet, or of another pattern, and perhaps a few more."""
+        """Return a condition that rows with the old name meet, and perhaps a few others."""
         pattern = self.old if pattern is None else pattern
         literal, tilde, _ = pattern.partition(ITERATION_PATTERN)
         if tilde:
@@ -127,12 +127,12 @@ def _regex(pattern: str) -> re.Pattern[Any]:
     )
 
 
-#: Codec text of the first place, as text of the second.
+#: Re-encodes codec text of the first place for the second.
 Copied: TypeAlias = Callable[[str, Place, Place], str]
 
 
 def renamed_data(data: dict[str, Any], renaming: Renaming) -> dict[str, Any]:
-    """Return the engine's data of an entry with its locations under the new name."""
+    """Return the engine's data of an entry with its locations renamed."""
     changed = dict(data)
     if "branches" in data:
         changed["branches"] = {
@@ -150,7 +150,7 @@ def renamed_data(data: dict[str, Any], renaming: Renaming) -> dict[str, Any]:
 
 
 def rebind(entry: Entry, location: str, copied: Copied) -> None:
-    """Move an entry to the new location, and make its codec text belong to it. Raises PayloadError."""
+    """Move an entry to the new location, and bind its codec text to it. Raises PayloadError."""
     places = iter([each.place for each in values_of(entry.run_id, entry) if each.text is not None])
     entry.location = location
 
@@ -184,17 +184,17 @@ def renamed_summary(summary: str, renaming: Renaming) -> str:
 
 
 class RenameRefused(Exception):
-    """A recorded name cannot be changed: what forbids it, why, and what to do."""
+    """A recorded name cannot be changed. The text says what prevents it, why, and what to do."""
 
 
 def recorded_names(alias: str, kind: AliasKind) -> Aliases:
-    """Return what migrations have renamed so far."""
+    """Return the renames recorded by migrations so far."""
     rows = RenamedName.objects.using(alias).filter(kind=kind.value).order_by("id")
     return Aliases(Alias(kind, *each) for each in rows.values_list("old", "new"))
 
 
 def is_recorded(alias: str, name: Alias) -> bool:
-    """Return True if both names are of one thing already. Raises RenameRefused if no migration can make them so."""
+    """Return True if both names already stand for one thing. Raises RenameRefused if no migration can achieve that."""
     names = recorded_names(alias, name.kind)
     if names.is_same(name.old, name.new):
         return True
@@ -206,7 +206,7 @@ def is_recorded(alias: str, name: Alias) -> bool:
 
 
 def check_names(alias: str, rename: Rename, workflows: Sequence[str]) -> None:
-    """Raise RenameRefused for a name that another rename has; `workflows` are all names of the rename's workflow."""
+    """Raise RenameRefused for a name used by another rename; `workflows` are all names of the rename's workflow."""
     before = RenamedStep.objects.using(alias).filter(workflow__in=workflows).order_by("id")
     try:
         Names([*(Rename(*each) for each in before.values_list("workflow", "old", "new")), rename])
@@ -215,7 +215,7 @@ def check_names(alias: str, rename: Rename, workflows: Sequence[str]) -> None:
 
 
 def check_runs(alias: str, run_ids: Sequence[str], renaming: Renaming) -> None:
-    """Raise RenameRefused for a run in which the new name is taken, or which cannot be rewritten."""
+    """Raise RenameRefused for a run that already uses the new name, or that cannot be rewritten."""
     entries = Entry.objects.using(alias).filter(run__in=run_ids).order_by()
     taken = entries.filter(renaming.in_column("location", renaming.new)).values_list("run_id", "location")
     for run_id, location in taken.iterator():
@@ -244,9 +244,9 @@ def check_runs(alias: str, run_ids: Sequence[str], renaming: Renaming) -> None:
                 )
 
 
-#: Runs that are looked at together, and the most that an atomic migration may have to look at.
+#: Runs to examine in one batch, and the most that an atomic migration may have to examine.
 MOST_ATOMIC: Final = 500
-TRY_EVERY: Final = 0.5  # seconds between two tries to rewrite runs that workers or other transactions have
+TRY_EVERY: Final = 0.5  # seconds between two tries to rewrite runs that workers have or other transactions have locked
 
 
 def check_atomic(alias: str, *workflows: str) -> None:
@@ -264,13 +264,13 @@ def refuse_atomic(alias: str, name: str, runs: RunQuerySet) -> None:
 
 
 def runs_of(alias: str, workflows: Iterable[str], until: datetime) -> Iterator[list[str]]:
-    """Yield the ids of the workflows' runs that were created until then, some at a time, the oldest first of each."""
+    """Yield the ids of the workflows' runs created until then, in batches, for each workflow the oldest first."""
     for workflow in workflows:
         yield from in_batches(Run.objects.using(alias).filter(workflow=workflow, created_at__lte=until))
 
 
 def in_batches(runs: RunQuerySet) -> Iterator[list[str]]:
-    """Yield the ids of the runs, some at a time, the oldest first."""
+    """Yield the ids of the runs in batches, the oldest first."""
     runs = runs.order_by("created_at", "id")
     rows = list(runs.values_list("created_at", "id")[:MOST_ATOMIC])
     while rows:
@@ -290,7 +290,7 @@ def rewrite_runs(
 ) -> None:
     """Call `rewrite` with the runs of each batch, locked, in a transaction of its own.
 
-    Runs that other transactions have locked are tried again for `wait` seconds; `say` is told of those that are left.
+    Runs that other transactions have locked are tried again for `wait` seconds; `say` gets a message about the rest.
     """
     locked: set[str] = set()
     for run_ids in batches:
@@ -335,11 +335,11 @@ def counted(number: int) -> str:
 
 _RECORDS: Final = 2_000  # entries of one transaction, if they are of several runs
 _ROWS: Final = 500  # rows of one statement
-_SHOWN: Final = 5  # ids of runs that a line names
+_SHOWN: Final = 5  # ids of runs to name in a line
 _SAY_EVERY: Final = 2.0  # seconds between two lines of progress
 
 _WITH_DATA: Final = (EntryKind.JOIN, EntryKind.RACE, EntryKind.MESSAGE)
-#: What has locations beside the entries: the model, its column of the run, and its column of the location.
+#: Models with locations besides the entries: the model, its column of the run, and its column of the location.
 _COLUMNS: Final[tuple[tuple[type[Model], str, str], ...]] = (
     (Attempt, "run", "location"),
     (StepSave, "run", "location"),
@@ -352,14 +352,14 @@ _COLUMNS: Final[tuple[tuple[type[Model], str, str], ...]] = (
     (Child, "parent", "group"),
     (ChildGroup, "parent", "location"),
 )
-#: Of which a run has one row for each location.
+#: Models with one row for each location of a run.
 _UNIQUE: Final = (StepSave, Reservation, Activity)
 
 
 def rename_step(
     alias: str, rename: Rename, *, is_back: bool = False, wait: float, say: Callable[[str], object]
 ) -> None:
-    """Rewrite the records of a workflow's operation; with `is_back`, those of the new name to the old one.
+    """Rewrite the records of a workflow's operation to the new name; with `is_back`, to the old one.
 
     Runs that workers have are tried again for `wait` seconds. Raises RenameRefused.
     """
@@ -377,7 +377,9 @@ def rename_step(
 
 
 def _copied(text: str, old: Place, new: Place) -> str:
-    """Return the text bound to the new place. Raises PayloadError, for text that no key of this process opens too."""
+    """Return the text bound to the new place. Raises PayloadError, also for text that no key of this process can
+    decrypt.
+    """
     at = runtime.current()
     moved = at.copied(text, old, new)
     if moved == text:  # it was bound to no place, or it stays as it is because it cannot be read
@@ -390,7 +392,7 @@ class _Rewriting:
         self.alias = alias
         self.renaming = renaming
         self.say = say
-        #: None for a codec that binds no value to its place.
+        #: None for a codec that does not bind values to places.
         self.copied: Copied | None = _copied if hasattr(runtime.current().codec, "rebind") else None
         self.looked_at = 0
         self.rewritten = 0
@@ -420,7 +422,7 @@ class _Rewriting:
             self.say(f"{counted(self.looked_at)} looked at, {self.rewritten:,} rewritten")
 
     def _groups(self, run_ids: Sequence[str]) -> Iterator[list[str]]:
-        """Yield those of the runs that have something under the old name, as many as one transaction takes."""
+        """Yield the runs that have records under the old name, as many as one transaction takes."""
         named = self.renaming.in_column("location")
         entries = Entry.objects.using(self.alias).filter(named, run__in=run_ids).order_by()
         sizes = dict(entries.values_list("run_id").annotate(Count("pk")))
@@ -448,7 +450,9 @@ class _Rewriting:
     # -- one transaction
 
     def _rewrite(self, run_ids: Sequence[str]) -> list[str]:
-        """Rewrite the runs in one transaction; return the others, which workers have or transactions have locked."""
+        """Rewrite the runs in one transaction. Return the others, which workers have or other transactions have
+        locked.
+        """
         connection = connections[self.alias]
         rewritten: list[str] = []
         with transaction.atomic(using=self.alias):
@@ -480,13 +484,13 @@ class _Rewriting:
             "summary": renamed_summary(run.summary, self.renaming),
         }
         changed = {name: value for name, value in changed.items() if value != getattr(run, name)}
-        if run.lease_expires_at is not None:  # of a worker that may be late: what it writes is refused
+        if run.lease_expires_at is not None:  # of a worker that may be late: its writes are then refused
             changed["fence"] = run.fence + 1
         if changed:
             Run.objects.using(self.alias).filter(id=run.id).update(**changed)
 
     def _outdate(self, run_ids: Sequence[str]) -> None:
-        """Have nothing hold that was counted, or shown to an operator, of the histories under the old name."""
+        """Invalidate counts of the histories, and plans shown to operators, that use the old name."""
         Run.objects.using(self.alias).with_ids(run_ids).update(change_seq=F("change_seq") + 1)
 
     def _rewrite_records(self, run_ids: Sequence[str]) -> None:
@@ -517,7 +521,7 @@ class _Rewriting:
             Entry.objects.using(self.alias).bulk_update(rows, columns, batch_size=_ROWS)
 
     def _rewrite_data(self, run_ids: Sequence[str]) -> None:
-        """Rewrite the locations in the engine's data of forks and waits, which may be anywhere in the runs."""
+        """Rewrite the locations in the data of forks and waits, which may be anywhere in the runs."""
         entries = Entry.objects.using(self.alias).filter(run__in=run_ids, kind__in=_WITH_DATA).only("id", "data")
         last = 0
         while rows := list(entries.filter(id__gt=last).order_by("id")[:_ROWS]):
@@ -547,7 +551,7 @@ class _Rewriting:
             manager.bulk_update(rows, columns, batch_size=_ROWS)
 
     def _rows(self, found: Any, run: str, column: str, run_ids: Sequence[str]) -> Iterator[list[Any]]:
-        """Yield the rows of these runs that are under the old name, some at a time, by run and `column`."""
+        """Yield the runs' rows under the old name, in batches, by run and `column`."""
         found = found.filter(self.renaming.in_column(column), **{f"{run}__in": run_ids})
         found = found.order_by(f"{run}_id", column, "pk")
         rows = list(found[:_ROWS])
@@ -594,7 +598,7 @@ class _Rewriting:
             moved.update(cause=new)
 
     def _has_failed_here(self, run_id: str) -> bool:
-        """Return whether the rewritten run has no failed operation but those under the new name."""
+        """Return whether all failed operations of the rewritten run have the new name."""
         failed = Q(status__in=(EntryStatus.FAILED, EntryStatus.EXHAUSTED)) | Q(rollback_error__isnull=False)
         found = Entry.objects.using(self.alias).few_of(run_id, failed).values_list("location", flat=True)
         return all(map(self.renaming.is_new, found))

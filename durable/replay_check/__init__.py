@@ -1,6 +1,6 @@
-"""The check of recorded histories against the code at hand: would their runs go on with it?
+"""The check of recorded histories against this process's code: could their runs continue with it?
 
-Owns the replay of a history outside a worker, the choice of the runs, and what is said about each. Executes no step, no
+Owns the replay of a history outside of a worker, the choice of the runs, and the verdict on each. Executes no step, no
 rollback handler and nothing else of a run, and writes nothing.
 """
 

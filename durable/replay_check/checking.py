@@ -43,7 +43,7 @@ from durable.replay_check.replaying import RecordedRun, replayed
 class Facts:
     """The renames and moves of the project's migrations.
 
-    It takes a while to find, and is the same for all runs of a check.
+    Finding them takes a while, so they are shared by all runs of a check.
     """
 
     renames: Sequence[Rename | Alias]
@@ -51,31 +51,31 @@ class Facts:
 
     @classmethod
     def of_database(cls) -> Facts:
-        """Return what the database has, and what migrations say that are still to be applied."""
+        """Return the renames in the database and in migrations that are still to be applied."""
         pending = pending_migrations(conf.DATABASE)
         return cls(expected_renames(conf.DATABASE, pending), expected_moves(conf.DATABASE, pending))
 
     @classmethod
     def of_project(cls) -> Facts:
-        """Return what all migrations say, applied or not: what is in a file may be older than any of them."""
+        """Return the renames in all migrations, applied or not: a file may be older than any of them."""
         migrations = all_migrations()
         return cls(renames_of_migrations(migrations), moves_of(migrations))
 
 
 @contextmanager
 def _checking(facts: Facts) -> Iterator[None]:
-    """Within the block, code between operations can read databases, and cause no other effect."""
+    """Within the block, code between operations can read databases but cause no other effect."""
     guard.watch_events()
     with guard.refusing_effects(), read_only(conf.DATABASE), in_force(facts.renames), moves_in_force(facts.moves):
         yield
 
 
 def check_history(recorded: RecordedRun, facts: Facts | None = None, *, with_decision: bool = False) -> Verdict:
-    """Replay a recorded run with the code at hand; return what that has come to.
+    """Replay a recorded run with this process's code; return the verdict.
 
-    No step, no rollback handler and no child is started, nothing is sent, and nothing is written. Code between
-    operations can read databases. What migrations of the project rename or move fits under both names: `facts` is that,
-    None to find it. With `with_decision`, the verdict says what the code decides otherwise.
+    No step, rollback handler or child is started, nothing is sent, and nothing is written. Code between operations can
+    read databases. Renames and moves in the project's migrations count: `facts`, None to find them. With
+    `with_decision`, the verdict says what the code decides differently.
     """
     with _checking(facts or Facts.of_project()):
         return replayed(recorded, runtime.current(), with_decision=with_decision)
@@ -86,8 +86,8 @@ def check_stored(
 ) -> Iterator[Verdict | None]:
     """Yield the verdict on each run of the database; None for one that is gone.
 
-    Each run is read and replayed in a read-only transaction of its own. What migrations rename or move that are still
-    to be applied is taken for renamed or moved: `facts`, None to find it.
+    Each run is read and replayed in a read-only transaction of its own. Renames and moves in migrations that are still
+    to be applied count as applied: `facts`, None to find them.
     """
     facts = facts or Facts.of_database()
     for run_id in run_ids:
@@ -99,9 +99,10 @@ def check_stored(
 def check_recorded(
     runs: Iterable[RecordedRun], facts: Facts | None = None, *, with_decision: bool = False
 ) -> Iterator[Verdict | None]:
-    """Yield the verdict on each recorded run. What migrations of the project rename or move fits under both names.
+    """Yield the verdict on each recorded run.
 
-    No module is imported that a record names: anybody may have written the file. `facts` is that, None to find it.
+    Renames and moves in the project's migrations count: `facts`, None to find them. No module is imported because a
+    record names it: anybody may have written the file.
     """
     facts = facts or Facts.of_project()
     for each in runs:
@@ -128,7 +129,7 @@ def _stored(run_id: str, *, with_decision: bool) -> Verdict | None:
 
 
 def _checked(recorded: RecordedRun, *, with_decision: bool = False) -> Verdict:
-    """Return the verdict on a run; one that says so where the replay itself has failed."""
+    """Return the verdict on a run; if the replay itself fails, a verdict that says so."""
     run = recorded.run
     try:
         return replayed(recorded, runtime.current(), with_decision=with_decision)
@@ -138,8 +139,8 @@ def _checked(recorded: RecordedRun, *, with_decision: bool = False) -> Verdict:
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 20  # runs that a process is given at a time
-_WAITING: Final = 3  # such parts for each process that are under way or wait
+_AT_ONCE: Final = 20  # runs given to a process at a time
+_WAITING: Final = 3  # parts per process that are running or queued
 
 #: Yields the verdicts on these runs, given by their ids or as they are recorded.
 Check = Callable[..., Iterator[Verdict | None]]
@@ -156,7 +157,9 @@ class _Surroundings:
 
 
 def in_processes(check: Check, runs: Iterable[T], jobs: int, *, with_decision: bool) -> Iterator[Verdict | None]:
-    """Yield the verdicts on the runs in their order, found by `jobs` processes. `check` is a function of a module."""
+    """Yield the verdicts on the runs, in order, found by `jobs` processes. `check` is a function at the top level of a
+    module.
+    """
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(jobs, context, _set_up, (_surroundings(),))
@@ -169,7 +172,7 @@ def in_processes(check: Check, runs: Iterable[T], jobs: int, *, with_decision: b
             if not waiting:
                 return
             yield from waiting.popleft().result()
-    except BaseException:  # interrupted: what runs is not waited for
+    except BaseException:  # interrupted: do not wait for running checks
         begun = set(multiprocessing.active_children()) - before
         executor.shutdown(wait=False, cancel_futures=True)
         for each in begun:
@@ -209,7 +212,7 @@ def _surroundings() -> _Surroundings:
 
 
 def _set_up(surroundings: _Surroundings) -> None:
-    """Set Django up as in the process that has started this one, and let that one end this one at Ctrl-C."""
+    """Set up Django as in the process that started this one. At Ctrl-C, that one ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["DJANGO_SETTINGS_MODULE"] = surroundings.settings
     import django

@@ -2,7 +2,7 @@
 
 Plain data, which can be sent between processes.
 
-Owns what is equal: findings of one workflow, place and cause are a group, and so are equal decisions.
+Owns the grouping: findings with the same workflow, place and cause are a group, and so are equal decisions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from durable.core.location import display_location, general_location
 
 
 class FindingKind(StrEnum):
-    """The reason why a run would not go on with the code at hand."""
+    """The reason why a run could not continue with this process's code."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -40,8 +40,8 @@ class FindingKind(StrEnum):
 class Finding:
     """A fault of one run, and what to do about it.
 
-    `location` is where, "" for the workflow's own code or input. `history` is what the history has there and `code`
-    what the code does, as words. `mend` is a sentence, and `add` has the lines of code that it speaks of.
+    `location` is "" for the workflow's own code or input. `history` says what the history has there and `code` what the
+    code does. `mend` is a sentence, and `add` has the lines of code that it refers to.
     """
 
     run_id: str
@@ -89,9 +89,9 @@ class Decision:
 class Verdict:
     """The result of the replay of one run.
 
-    `operations` counts those that the code has come to. `is_whole`: the code has ended, so that no operation was left
-    unanswered. `decision` is there if it was asked for, and if the code decides something else than is recorded.
-    `unchecked` says why the run could not be checked, "" for one that was.
+    `operations` counts those that the code has come to. `is_whole`: the code has ended, so no operation was left
+    unanswered. `decision` is set if it was requested and the code decides differently from the record. `unchecked` says
+    why the run could not be checked, or is "".
     """
 
     run_id: str
@@ -104,7 +104,7 @@ class Verdict:
     unchecked: str = ""
 
 
-_SAMPLES: Final = 5  # ids of runs that a line names
+_SAMPLES: Final = 5  # ids of runs to name in a line
 
 _Cause = tuple[str, ...]
 
@@ -145,7 +145,7 @@ class Group:
 class Report:
     """The verdicts so far. `gone` counts runs that were deleted before their turn, `whole` those whose code has ended.
 
-    `is_complete` is set when no run is left to be checked.
+    `is_complete`: no run is left to check.
     """
 
     checked: int = 0
@@ -180,9 +180,9 @@ class Report:
 
     @property
     def groups(self) -> list[Group]:
-        """Return the findings and the runs that could not be checked, equal ones together, the most frequent first.
+        """Return the findings and the unchecked runs, grouped, the most frequent first.
 
-        Findings of which a decision tells are left out.
+        Findings already reported as a decision are omitted.
         """
         return sorted(self._groups.values(), key=lambda each: -len(each.runs))
 
@@ -222,7 +222,7 @@ class Report:
 
 
 def _cause(verdict: Verdict) -> _Cause:
-    """Return what equal verdicts have in common: neither the run, nor its state, nor the number of an iteration."""
+    """Return the key shared by equal verdicts: without the run, its state, and numbers of iterations."""
     finding = verdict.finding
     if finding is None:
         return (verdict.workflow, pattern_of(verdict.unchecked))

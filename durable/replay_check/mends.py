@@ -28,7 +28,7 @@ _CALLS: Final = {
     EntryKind.REMOVED: 'ctx.removed("{name}", ...)',
     BLOCK: 'ctx.try_block("{name}", ...)',
 }
-#: The kinds that `RenameStep` can give another name to.
+#: The kinds of operations that `RenameStep` can rename.
 _RENAMED: Final = frozenset(
     {
         EntryKind.STEP,
@@ -64,10 +64,10 @@ def mend_of(
     is_async: bool,
     takes_the_same: Callable[[OperationAt], bool],
 ) -> tuple[str, tuple[str, ...]]:
-    """Return what to do about the divergence, as a sentence, and the lines of code that it has.
+    """Return the advice about the divergence: a sentence, and lines of code.
 
-    `takes_the_same` returns True for a recorded operation if its arguments are those of the operation that the code has
-    come to, or if it has none that are recorded.
+    `takes_the_same` returns True for a recorded operation if its arguments equal those of the code's operation, or are
+    not recorded.
     """
     await_ = "await " if is_async else ""
     code, names = found.code, _names_in(function)
@@ -105,10 +105,10 @@ def _replaced(
     await_: str,
     takes_the_same: Callable[[OperationAt], bool],
 ) -> tuple[str, tuple[str, ...]]:
-    """Return what to do where the code has one operation in place of those that are gone.
+    """Return the advice if the code has one operation in place of recorded ones that are gone.
 
-    If exactly one of them may be the same under another name, those before it were removed. Otherwise nobody but the
-    author knows which one the new operation stands for, so runs that have them keep them all.
+    If exactly one of them may be the same under another name, those before it were removed. Otherwise only the author
+    knows which one the new operation replaces, so runs that have them keep them all.
     """
     same = [each for each in gone if code.kind == each.kind in _RENAMED and takes_the_same(each)]
     if len(same) != 1:
@@ -132,9 +132,7 @@ def _replaced(
 
 
 def _beside(recorded: OperationAt, code: OperationAt) -> OperationAt:
-    """Return the operation of the code in the scope of the recorded one: the block around it, if it is inside of one
-    that is new.
-    """
+    """Return the code's operation in the scope of the recorded one; if it is inside a new block, that block."""
     scope = parent(recorded.location)
     below = code.location.removeprefix(f"{scope}/") if scope else code.location
     segment, *inside = below.split("/")
@@ -142,7 +140,7 @@ def _beside(recorded: OperationAt, code: OperationAt) -> OperationAt:
 
 
 def _either(what: str, before: tuple[OperationAt, ...], now: tuple[OperationAt, ...], await_: str) -> tuple[str, ...]:
-    """Return the lines that do what the recorded runs have, or what the code does now."""
+    """Return code that does what the recorded runs have, or else what the code does now."""
     return (
         f"if {_version(f'{what} of {_name(before[0])}', await_)} == 1:",
         *(f"    {await_}{written(each)}" for each in before),
@@ -195,7 +193,7 @@ def _quoted(name: str) -> str:
 
 
 def _names_in(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the texts in the code of the function, and of the functions of its module that it mentions."""
+    """Return the string constants in the function, and in the functions of its module that it mentions."""
     found: set[str] = set()
     waiting: list[Any] = [getattr(function, "__wrapped__", function)]
     seen: set[int] = set()
@@ -210,7 +208,7 @@ def _names_in(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(found)
 
 
-_MOST: Final = 200  # functions that are looked through for names
+_MOST: Final = 200  # functions to search for names
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -1,8 +1,7 @@
-"""What a replay stands on and comes to: its host, decoded values, stand-ins for starts and sends, and its outcome.
+"""The parts and the outcome of a replay: its host, decoded values, and stand-ins for starts and sends.
 
-The host refuses every effect, and imports nothing that only a record asks for. Its contexts log nothing. A start and a
-send with an id are allowed: each pass does them again and finds what the first one has done, so a replay takes them for
-done.
+The host refuses every effect, and imports nothing just because a record names it. Its contexts log nothing. A start or
+send with an id is allowed: each pass repeats it and finds the result of the first, so a replay treats it as done.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 
 class RecordsJournal(RefusingJournal):
-    """Notes the branches that fail although nothing in their records has failed."""
+    """A journal that records branches which fail although their records have no failure."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -50,12 +49,14 @@ class RecordsJournal(RefusingJournal):
         super().mark(entry, **columns)
 
     def forget(self) -> None:
-        """Give up the history, which the frames of an ended pass would keep until the next collection of garbage."""
+        """Release the history, which the frames of an ended pass would keep in memory until the next garbage
+        collection.
+        """
         self.root.children = None
 
 
 class RecordsHost(RecordedHost):
-    """Answers from the records, which anybody may have written; contexts log nothing."""
+    """A host that answers from the records, which anybody may have written; its contexts log nothing."""
 
     journal_class = RecordsJournal
     journal: RecordsJournal
@@ -78,14 +79,14 @@ def _silent(context: T) -> T:
 
 
 _MOST_KNOWN: Final = 10_000
-_LONGEST_KNOWN: Final = 500  # characters of a text that is remembered
+_LONGEST_KNOWN: Final = 500  # the longest text to remember
 
-#: Where a value cannot be read, which field it is, and why.
+#: An unreadable value: its place, its field, and the reason.
 UnreadableValue = tuple[str, str, PayloadError]
 
 
 def unreadable_value(run: RunRecord, entries: Iterable[EntryRecord], codec: Codec) -> UnreadableValue | None:
-    """Return the first recorded value that this code cannot read, None if it can read all."""
+    """Return the first recorded value that this code cannot read, or None."""
     looker = _Looker(codec)
     for each in entries:
         looker.location = each.location
@@ -101,7 +102,7 @@ def unreadable_value(run: RunRecord, entries: Iterable[EntryRecord], codec: Code
 
 
 class _Looker:
-    """Decodes texts, those that are the same once; keeps the first that cannot be decoded."""
+    """Decodes texts, equal ones once; keeps the first that cannot be decoded."""
 
     def __init__(self, codec: Codec) -> None:
         self.location = ""
@@ -156,7 +157,7 @@ _READS: Final = frozenset(
 
 @contextmanager
 def refusing_runtime(at: Runtime) -> Iterator[None]:
-    """Within the block, what code does through durable's own functions reads, or is taken for done before."""
+    """Within the block, calls of durable's own functions only read; starts and sends count as already done."""
     refusing = replace(
         at,
         store=cast("Store", _Store(at.store)),
@@ -173,7 +174,7 @@ def refusing_runtime(at: Runtime) -> Iterator[None]:
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: the pass that has recorded the history has done it."""
+    """Do nothing: the recorded pass has done it already."""
 
 
 def _end(*_: object, **__: object) -> Any:
@@ -181,7 +182,7 @@ def _end(*_: object, **__: object) -> Any:
 
 
 class _Store:
-    """Reads from the store, and takes starts and sends for done. Anything else ends the replay."""
+    """A store that reads, and treats starts and sends as done. Any other call ends the replay."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -217,9 +218,9 @@ class Outcome:
 
 
 def decision_of(run: RunRecord, outcome: Outcome, codec: Codec) -> Decision | None:
-    """Return what the code does instead of what an ended run has done.
+    """Return how the code's decision differs from that of an ended run.
 
-    Return None if it does the same, as far as that is known.
+    Return None if it is the same, as far as is known.
     """
     if run.state not in ENDED or outcome.journal is None:
         return None
@@ -229,7 +230,7 @@ def decision_of(run: RunRecord, outcome: Outcome, codec: Codec) -> Decision | No
     if isinstance(error, ContractError):
         return None
     if run.state == RunState.CANCELLED and error is None:
-        return None  # from outside: the record does not say what the run would have done
+        return None  # caused from outside: the record does not say what the run would have done
     if error is not None:
         kind = ErrorInfo.of(error).type
         if run.state == RunState.FAILED and run.error is not None and run.error.type == kind:
@@ -270,7 +271,7 @@ def _end_of_code(run: RunRecord) -> str:
 
 
 def _differs(run: RunRecord, value: Any, codec: Codec) -> bool:
-    """Return True if the value certainly is another one than the recorded output."""
+    """Return True if the value certainly differs from the recorded output."""
     try:
         recorded = None if run.output is None else decode_at(codec, run.output, Place(run.id, "output"))
         texts = [_CODEC.encode(each) for each in (recorded, value)]

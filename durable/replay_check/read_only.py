@@ -24,7 +24,7 @@ _SQLITE_REFUSAL: Final = "readonly database"
 
 @contextmanager
 def read_only(alias: str) -> Iterator[None]:
-    """Within the block, statements on any connection of Django's cannot write. `alias` is that of durable's database.
+    """Within the block, statements on any Django connection cannot write. `alias` is durable's database.
 
     Raises NotSupportedError if that database has no read-only transactions.
     """
@@ -51,9 +51,9 @@ def read_only(alias: str) -> Iterator[None]:
 
 @contextmanager
 def snapshot(alias: str) -> Iterator[None]:
-    """Within the block, all that this thread reads of the database is of one moment, and nothing can be written.
+    """Within the block, this thread reads one snapshot of the database and cannot write.
 
-    What is inside is rolled back in the end, so that an error that code has caught inside leaves nothing behind.
+    Everything in the block is rolled back at its end, so that an error that code has caught leaves nothing behind.
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
@@ -74,7 +74,7 @@ def snapshot(alias: str) -> Iterator[None]:
 
 @contextmanager
 def _unwatched(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Within the block, statements are not made read-only one by one: they are in a transaction that is."""
+    """Within the block, statements are not made read-only one by one, because the whole transaction is."""
     wrappers = connection.execute_wrappers
     is_watched = _execute in wrappers
     if is_watched:
@@ -88,7 +88,7 @@ def _unwatched(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 @contextmanager
 def _query_only(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Let a connection to SQLite write nothing within the block, and take no lock of a writer in transactions."""
+    """Within the block, let an SQLite connection write nothing, and take no write lock in transactions."""
     settings: Any = connection
     session, mode = connection.connection, settings.transaction_mode
     with closing(session.cursor()) as cursor:
@@ -129,6 +129,6 @@ def _execute(execute: Callable[..., Any], sql: Any, params: Any, many: bool, con
 
 
 def _run(connection: BaseDatabaseWrapper, sql: str) -> None:
-    """Execute the statement beside Django's wrappers."""
+    """Execute the statement without Django's wrappers."""
     with closing(connection.connection.cursor()) as cursor:
         cursor.execute(sql)

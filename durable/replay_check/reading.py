@@ -1,7 +1,7 @@
-"""The runs of the database to check, in their order: ids only, so that any number of runs fits into memory.
+"""The runs of the database to check, in order: only ids, so that any number of runs fits into memory.
 
-Open runs: all, beginning with one of each path through the code. Ended runs: a sample in which each sequence of kinds
-of operations has its run, so that the many that took the usual way hide no other.
+Open runs: all, first one of each path through the code. Ended runs: a sample with a run for each sequence of kinds of
+operations, so that rare paths are not hidden by frequent ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from durable.replay_check.read_only import snapshot
 _PAGE: Final = 500  # runs whose paths are read at a time
 _ROWS: Final = 2_000  # entries that are fetched at a time
 _NAMES: Final = 1_000  # names of workflows that one statement returns
-_WIDTH: Final = 2_000  # ended runs of a workflow and a state from which the sample is taken, the newest
+_WIDTH: Final = 2_000  # the newest ended runs of a workflow and state, from which the sample is taken
 _OPEN: Final = tuple(each for each in RunState if each not in ENDED)
 
 
@@ -40,7 +40,9 @@ def workflows_with_runs() -> Iterator[str]:
 
 
 def open_runs(workflows: Collection[str]) -> tuple[int, Iterator[str]]:
-    """Return how many runs are open, and their ids, one of each workflow and path first. No workflows: those of all."""
+    """Return how many runs are open, and their ids, first one of each workflow and path. Without `workflows`: of
+    all.
+    """
     found: dict[str, str] = {}
     with snapshot(conf.DATABASE):
         for state in _OPEN:
@@ -72,8 +74,8 @@ def _one_of_each_first(found: dict[str, str]) -> Iterator[str]:
 def sampled_runs(workflows: Collection[str], number: int) -> tuple[int, list[str]]:
     """Return of how many ended runs the sample is taken, and the ids of up to `number` of them.
 
-    First one of each workflow, state and path, then one of each sequence of kinds, then the newest. The sample is taken
-    of the newest runs of each workflow and state.
+    First one of each workflow, state and path, then one of each sequence of kinds, then the newest. Only the newest
+    runs of each workflow and state are considered.
     """
     if not number:
         return 0, []
@@ -150,7 +152,7 @@ def _paths(run_ids: Sequence[str]) -> dict[str, _Path]:
 
 
 def _rows(entries: QuerySet[Entry], *columns: str) -> Iterator[tuple[str, ...]]:
-    """Yield the values as the database has them: to decode each of them would take longer than to read it."""
+    """Yield the values as the database has them: decoding each would take longer than reading it."""
     sql, parameters = entries.values_list(*columns).query.sql_with_params()
     with connections[conf.DATABASE].chunked_cursor() as cursor:
         cursor.execute(sql, parameters)

@@ -1,7 +1,7 @@
-"""The replay of one recorded run with the code at hand, and what it has come to.
+"""The replay of one recorded run with this process's code, and the verdict.
 
-Owns the judgement: what is a finding, and of which kind. Calls no step, no rollback handler and nothing of a store;
-what it needs of the database has been read before.
+Owns the judgement: what counts as a finding, and of which kind. Calls no step, no rollback handler and no store;
+everything that it needs has been read before.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from durable.runtime import Runtime
 
 _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
 _STEPS: Final = frozenset({step.__code__, try_step.__code__})
-_SHOWN: Final = 2  # operations of the history that a finding names
+_SHOWN: Final = 2  # operations of the history to name in a finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A run as it is recorded: its row, and its entries in any order.
+    """A recorded run: its row, and its entries in any order.
 
     `codec` reads its values; None for the project's.
     """
@@ -76,7 +76,7 @@ class _UnknownVersion(ContractError):
 
 
 def replayed(recorded: RecordedRun, at: Runtime, *, with_decision: bool = False) -> Verdict:
-    """Replay the run until its records answer no more. With `with_decision`, say what the code decides otherwise."""
+    """Replay the run until its records end. With `with_decision`, say what the code decides differently."""
     replay = _Replay(recorded, at)
     try:
         return replay.verdict(with_decision=with_decision)
@@ -94,7 +94,7 @@ class _Replay:
         )
         self.operations = 0
         self.outcome = Outcome()
-        #: The step that the code has come to last: its scope, name and arguments.
+        #: The last step that the code has come to: its scope, name and arguments.
         self._step: tuple[str, Any, tuple[Any, ...]] | None = None
 
     def verdict(self, *, with_decision: bool) -> Verdict:
@@ -110,7 +110,7 @@ class _Replay:
         )
 
     def forget(self) -> None:
-        """Give up the history: one at a time is to be in memory."""
+        """Release the history, so that only one is in memory at a time."""
         self.history.clear()
         self._step = None
         if self.outcome.journal is not None:
@@ -147,7 +147,7 @@ class _Replay:
     # -- the replay
 
     def _replay(self, definition: WorkflowDefinition) -> Finding | None:
-        # as the next worker would claim it, without what an operator has asked; at the first claim there is no history
+        # as the next worker would claim it, ignoring operators' requests; at the first claim there is no history
         claimed = replace(
             self.run,
             fence=raised(max(self.run.fence, 1)),
@@ -293,7 +293,9 @@ class _Replay:
             return False
 
     def _of_exception(self, error: Exception, definition: WorkflowDefinition) -> Finding | None:
-        """Return the finding for what the workflow's code has raised, unless that is how the run ends, or may go on."""
+        """Return the finding for an exception that the workflow's code raised, unless the run may end that way or
+        continue.
+        """
         info = ErrorInfo.of(error)
         is_recorded = self.run.state == RunState.FAILED and self.run.error is not None
         if is_recorded and self.run.error is not None and self.run.error.type == info.type:
@@ -302,13 +304,13 @@ class _Replay:
             raise error
         is_code = is_mistake(error, mistakes_of(definition))
         if self.run.state != RunState.COMPLETED and not is_code:
-            return None  # beyond the record: the run may end so
+            return None  # beyond the record: the run may end like this
         return self._raised("", info)
 
     def _of_branches(self, outcome: Outcome) -> Finding | None:
-        """Return the finding for an error that has left a branch, where the record has no failure of that branch.
+        """Return the finding for an error that left a branch whose record has no failure.
 
-        There is none for a run that is not at rest.
+        None for a run that is not at rest.
         """
         if self.run.state in (RunState.RUNNING, RunState.PENDING) or outcome.journal is None:
             return None
@@ -340,7 +342,7 @@ class _Replay:
         return self._made(FindingKind.VALUE, location, what, code, error.advice)
 
     def _without_handler(self) -> Finding | None:
-        """Return the finding for a rollback handler that is gone, of a step that may still be undone."""
+        """Return the finding for a missing rollback handler of a step that may still be undone."""
         if self.run.state in ENDED:
             return None
         for each in self.history:
@@ -393,7 +395,7 @@ def _listed(found: Divergence) -> str:
 
 
 def _sides(found: Divergence) -> tuple[str, str]:
-    """Return what the history has and what the code does, as words."""
+    """Describe what the history has and what the code does."""
     history = _listed(found)
     if found.code is None:
         return history, "ends before"
@@ -405,7 +407,7 @@ def _sides(found: Divergence) -> tuple[str, str]:
 
 
 def _is_of_the_record(error: Exception) -> bool:
-    """Return True for an error that a damaged record causes in durable itself, and no refusal of a call."""
+    """Return True for an error in durable that a damaged record causes; not for the refusal of a call."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -440,7 +442,7 @@ def _counted(args: list[Any], kwargs: dict[str, Any]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within the block, code prints and logs nothing, and leaves the process's random numbers as they are."""
+    """Within the block, code prints and logs nothing, and does not change the process's random numbers."""
     dice, level = random.getstate(), logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

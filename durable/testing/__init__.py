@@ -1,8 +1,7 @@
 """Tests of workflows, without workers, Redis or waiting: a harness with a virtual clock.
 
-Runs live in memory, or in the test's database. While the harness is in force, everything that starts, sends or reads
-uses them, by any caller. Nothing runs by itself: a test says which pass happens when. Branches run in turn, in their
-order.
+Runs live in memory, or in the test's database. While the harness is in force, all code that starts, sends or reads uses
+them. Nothing runs by itself: the test says which pass happens when. Branches run in turn, in their order.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _LEASE = timedelta(seconds=30)
 _MAX_PASSES = 10_000
-#: The states in which a pass leaves a run that the same code can be replayed for.
+#: The states after a pass in which the run can be replayed with the same code.
 _REPLAYED = (RunState.COMPLETED, RunState.SLEEPING)
 
 
@@ -62,7 +61,7 @@ class Pass:
     """The state in which a pass left a run.
 
     `error` has `type` and `message`; a failing workflow does not raise. `waiting_for` is None if the run waits for no
-    message, `[]` if for one of any queue.
+    message, `[]` if it waits for one of any queue.
     """
 
     state: str
@@ -108,7 +107,7 @@ class Harness(AsyncTwins):
         self._advances = 0  # by the test
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store_name = store
-        # or the store of the database, with the same methods
+        # or the database store, with the same methods
         self._store: InMemoryStore = harness_store(store, self._after_commit)
         self._watching: dict[str, _Eviction] = {}
         self._local: dict[str, Workflow[Any, Any]] = {}
@@ -173,9 +172,9 @@ class Harness(AsyncTwins):
         self._advances += 1
 
     def advance_to(self, moment: datetime) -> None:
-        """Advance the virtual clock to `moment`, an aware datetime; a clock that is past it stays. Executes nothing.
+        """Advance the virtual clock to `moment`, an aware datetime, unless it is already past it. Executes nothing.
 
-        In a `drive` of `crash_everywhere` it may be called again, as after a crash, and comes to the same.
+        A `drive` of `crash_everywhere` may call it again after a crash, with the same effect.
         """
         self._now = max(self._now, to_utc(check_moment(moment, "the moment to advance to")))
 
@@ -199,7 +198,7 @@ class Harness(AsyncTwins):
         """
         self._require_force()
         definition = workflow if isinstance(workflow, Workflow) else self._definition(workflow)
-        with running_workflow(None):  # the test is outside, even where a hook of its own is called within a pass
+        with running_workflow(None):  # the test counts as outside, even if one of its hooks is called within a pass
             return definition.using(id=id).start(*args, **kwargs)
 
     def _definition(self, function: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -278,7 +277,7 @@ class Harness(AsyncTwins):
 
     def _settle(self) -> None:
         rounds = 0
-        # First the runs: those that were due before the moment of a tick have ended by then.
+        # First the runs: those due before the moment of a tick must have ended by then.
         while (due := self._run_due() + self._cascade() + self._sweep_slots()) or self._tick():
             rounds += due or 1
             if rounds > _MAX_PASSES:
@@ -289,7 +288,7 @@ class Harness(AsyncTwins):
         return self._store.sweep_slots(self._now, 1_000)[1]
 
     def _cascade(self) -> int:
-        """Cancel what the ends of runs have left of their children, as the sweep does; return how many."""
+        """Cancel children of ended runs that are still open, as the sweep does; return how many."""
         number, last = 0, ""
         while (found := self._store.cascade(last, self._now)) is not None:
             number += found[1]
@@ -299,7 +298,7 @@ class Harness(AsyncTwins):
     def finish(self, run_id: str | Handle) -> Pass:
         """Advance to each deadline until the run has ended, and return its state.
 
-        Raises RuntimeError if the run waits for a message or to be resumed: no deadline brings those.
+        Raises RuntimeError if the run waits for a message or to be resumed, because no deadline ends that.
         """
         require_no_loop("finish")
         name = _id(run_id)
@@ -343,11 +342,11 @@ class Harness(AsyncTwins):
 
     def _note(self, scope: Scope, label: str, operation: Operation) -> None:
         trace = self._traces.get(scope.journal.run.id)
-        if trace is not None:  # None of a pass that a test executes by itself
+        if trace is not None:  # None for a pass that a test executes by itself
             trace.note(scope, label, operation)
 
     def _replay(self, run_id: str, outcome: PassOutcome) -> None:
-        """Replay what the pass has recorded. Raises NotDeterministicError where its code comes to something else."""
+        """Replay the recorded pass. Raises NotDeterministicError if its code does something else."""
         run, trace = self._store.get(run_id), self._traces[run_id]
         if run is None or not trace.scopes.get("") or outcome.due_now or run.state not in _REPLAYED:
             return
@@ -390,7 +389,7 @@ class Harness(AsyncTwins):
         return trial._replays
 
     def _pause(self, _seconds: float) -> None:
-        """Execute what is due while a caller waits for a result or a response."""
+        """Execute due work while a caller waits for a result or a response."""
         before = self._store.commits
         self._settle()
         if self._store.commits == before:
@@ -491,7 +490,9 @@ class Harness(AsyncTwins):
 
     @contextmanager
     def _rolled_back(self) -> Iterator[None]:
-        """Undo what happens to rows, on each database that has a test's transaction open, and on that of the runs."""
+        """Roll back changes of rows at the end of the block, on each database with an open test transaction, and on the
+        runs' own.
+        """
         aliases = [each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block]
         if self._store_name == "database" and conf.DATABASE not in aliases:
             aliases.append(conf.DATABASE)
@@ -511,7 +512,7 @@ class Harness(AsyncTwins):
 
 
 def _difference(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
-    """Return how two outcomes differ. The usual reason is a step that is called again after a crash."""
+    """Say how two outcomes differ. The usual reason is a step that is called again after a crash."""
     names = ("the state", "the output", "the error", "what the run is tagged with", "what check() returned")
     parts = [
         f"{name} is {one!r} instead of {other!r}"
@@ -533,7 +534,7 @@ def _finish(harness: Harness, handle: Handle) -> None:
 
 
 def _drive_through_crash(trial: Harness, handle: Handle, drive: Callable[[Harness, Handle], Any]) -> bool:
-    """Call `drive`, and again after the crash. Return True if both calls have moved the clock by `advance`."""
+    """Call `drive`, and call it again after the crash. Return True if both calls have moved the clock by `advance`."""
     try:
         drive(trial, handle)
     except SimulatedCrash:

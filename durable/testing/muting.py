@@ -1,8 +1,8 @@
-"""Keep what durable logs of a test's own doing off the terminal.
+"""Keep durable's log messages caused by a test off the terminal.
 
 The expected failures of a test are warnings and errors of the engine. Handlers of Python's, Django's and rich that
-print them, write them to a file or send them are muted. Those that collect records for assertions get them all the
-same: pytest's `caplog`, unittest's `assertLogs`, a stream in memory, a class of the test's own.
+print them, write them to a file or send them are muted. Handlers that collect records for assertions still get them:
+pytest's `caplog`, unittest's `assertLogs`, a stream in memory, a class of the test's own.
 
 Refuse queries of the tables of runs while the runs are in memory, where such a query would find nothing.
 
@@ -33,7 +33,7 @@ from durable.guard import is_guards
 from durable.models import Run
 
 _ROOT: Final = "durable"
-_OF_WORKFLOWS: Final = "durable.workflow"  # what the test's own code logs
+_OF_WORKFLOWS: Final = "durable.workflow"  # log records of the test's own code
 _COLLECTING: Final = frozenset({"_pytest", "unittest"})
 _PRINTING: Final = frozenset({"logging", "django", "rich"})
 
@@ -42,7 +42,7 @@ _PRINTING: Final = frozenset({"logging", "django", "rich"})
 def muted(*, wholly: bool = False) -> Iterator[None]:
     """Within the block no handler prints what durable's loggers say.
 
-    With `wholly` none collects it either, and what workflows log with `ctx.logger` counts as well.
+    With `wholly`, no handler collects them either, and messages of `ctx.logger` are muted too.
     """
     mute = _Mute(wholly)
     handlers = [each for each in _handlers() if wholly or _prints(each)]
@@ -71,7 +71,7 @@ def _is_of_durable(name: str) -> bool:
 
 
 def _handlers() -> list[logging.Handler]:
-    """Every handler that a record of durable's may come to."""
+    """Return every handler that may get a record from durable."""
     loggers: list[logging.Logger] = [logging.root]
     for name, logger in list(logging.root.manager.loggerDict.items()):
         if name.startswith(_ROOT) and isinstance(logger, logging.Logger) and _is_of_durable(name):
@@ -91,7 +91,7 @@ _TABLES: Final = re.compile(r'(?:(?<!DELETE )\bFROM|\bJOIN|\bUPDATE)\s+(?:ONLY\s
 
 
 class RunsInMemoryError(RuntimeError):
-    """A query of durable's tables in the block of a harness that keeps its runs in memory."""
+    """A query read durable's tables although the harness keeps its runs in memory."""
 
     def __init__(self, model: str) -> None:
         super().__init__(
@@ -104,7 +104,7 @@ class RunsInMemoryError(RuntimeError):
 def queries_refused(at: runtime.Runtime, has_runs: Callable[[], object]) -> Iterator[None]:
     """Refuse such queries on every connection, within the block and while `at` is the runtime in force.
 
-    `has_runs` tells whether there are runs in memory.
+    `has_runs` returns whether there are runs in memory.
     """
     watched: list[BaseDatabaseWrapper] = []
 
@@ -134,7 +134,7 @@ def queries_refused(at: runtime.Runtime, has_runs: Callable[[], object]) -> Iter
 
 
 def _has_rows(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the database has a run. The statement goes past Django, whose queries a test may count."""
+    """Return whether the database has a run. Bypasses Django, whose queries a test may count."""
     try:
         with closing(connection.connection.cursor()) as cursor:
             cursor.execute("SELECT 1 FROM durable_run LIMIT 1")
@@ -145,7 +145,7 @@ def _has_rows(connection: BaseDatabaseWrapper) -> bool:
 
 @cache
 def _models() -> dict[str, str]:
-    """The names of the models whose rows are a run or belong to one, by table."""
+    """Return, by table, the names of the models whose rows are a run or belong to one."""
     return {
         each._meta.db_table: each.__name__ for each in apps.get_app_config("durable").get_models() if _is_of_run(each)
     }

@@ -1,9 +1,8 @@
 """The stores of a harness: in memory, or in the test's database. Both count commits, and crash at the requested one.
 
-Keep a test's transaction in order: roll back to a savepoint inside it, and go on after a refused statement.
-
-Owns what a worker's pass does not need: a worker closes a connection on which code has left a transaction open. A
-test's transaction would be lost with its connection.
+Also keeps a test's transaction in order: rolls back to a savepoint inside it, and continues after a refused statement.
+A worker instead closes a connection on which code has left a transaction open; a test's transaction would be lost with
+its connection.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from durable.store.transactions import committed_or_raised
 
 
 def go_on_after_refusals() -> None:
-    """Let the test use its transactions further after the guard has refused statements.
+    """Let the test continue to use its transactions after the guard has refused statements.
 
     Such a statement was not sent, but Django counts it as failed.
     """
@@ -40,7 +39,7 @@ def go_on_after_refusals() -> None:
 
 
 def roll_back_inside(connection: BaseDatabaseWrapper, depth: int) -> None:
-    """Roll back what was begun within the innermost of the `depth` blocks, or mark that block to be rolled back.
+    """Roll back transactions begun within the innermost of the `depth` blocks, or mark that block for rollback.
 
     Changes Django's notes of blocks and savepoints itself: a timeout may have interrupted Django between any two lines,
     so the notes may be inconsistent, and Django's own way out of the blocks cannot be relied on.
@@ -80,7 +79,7 @@ def harness_store(name: str, after_commit: Callable[[str], None]) -> Any:
 
 
 class _Crashing:
-    """Counts the commits of the store that is the next class, and crashes at the requested one."""
+    """A mixin that counts the commits of the next class, a store, and crashes at the requested one."""
 
     def __init__(self, using: str, after_commit: Callable[[str], None] = lambda _run_id: None) -> None:
         super().__init__(using)  # type: ignore[call-arg]  # the next class is a store
@@ -143,7 +142,7 @@ class _Crashing:
 
 
 class _WithRows(TransactionalMemoryStore):
-    """The transaction of an atomic step holds the application's rows and the record; that of a verb the record."""
+    """The store in memory; an atomic step's transaction also contains the application's rows, a verb's does not."""
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

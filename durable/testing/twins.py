@@ -1,4 +1,4 @@
-"""The harness from async tests: each method that passes or steers runs has a twin to be awaited.
+"""The harness in async tests: each method that executes or steers runs has an async twin.
 
 Passes run in the thread in which Django runs all synchronous code of the test, and async workflows beside the test on
 its own event loop.
@@ -77,7 +77,7 @@ class AsyncTwins:
 
 
 def require_no_loop(verb: str) -> None:
-    """Raise RuntimeError in a thread whose event loop runs, naming the twin of `Harness.verb` to await."""
+    """Raise RuntimeError if an event loop runs in this thread; name the twin of `Harness.verb` to await."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -91,5 +91,5 @@ def require_no_loop(verb: str) -> None:
 
 
 def _plain(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Return a plain function for a coroutine function, for a thread that an event loop waits for."""
+    """Wrap a coroutine function as a plain function, for a thread that an event loop waits for."""
     return async_to_sync(function) if inspect.iscoroutinefunction(function) else function

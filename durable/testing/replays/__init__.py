@@ -1,7 +1,7 @@
-"""The second replay: the code of a run goes through its records once more, in other surroundings.
+"""The second replay: the code of a run is replayed once more in a changed environment.
 
-Owns noticing that code between operations decides by something else than the records: the clock, random numbers, the
-order of a set, what a step has left in a variable. Executes no step and writes nothing.
+Detects code between operations that decides by something other than the records: the clock, random numbers, the order
+of a set, a variable set by a step. Executes no step and writes nothing.
 """
 
 from __future__ import annotations

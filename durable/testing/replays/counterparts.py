@@ -1,6 +1,6 @@
-"""Functions as another process would run them at another time: with another clock and sets in another order.
+"""Functions as another process would run them at another time: with another clock, and with sets in another order.
 
-A counterpart is made of the function's own code. Its global names and the variables around it are copies, so that a
+A counterpart is made from the function's own code. Its global names and the variables around it are copies, so that a
 replay neither changes what the test counts in them nor prints. Nothing of the function itself, its module or the
 process is changed. Owns which names are replaced by what. Code in classes and installed packages stays as it is.
 """
@@ -43,7 +43,9 @@ class Counterparts:
         self._originals: dict[Any, FunctionType] = {}
 
     def with_own_handlers(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `call`, of a context, given rollback handlers that can be imported instead of their counterparts."""
+        """Return a context's `call` that gets rollback handlers which can be imported, instead of their
+        counterparts.
+        """
 
         def called(*args: Any, **options: Any) -> Any:
             handler = options.get("rollback")
@@ -54,7 +56,7 @@ class Counterparts:
         return called
 
     def of(self, value: Any, names: frozenset[str] = frozenset()) -> Any:
-        """Return what stands for `value` in code that mentions `names`; mostly the value itself."""
+        """Return the counterpart of `value` for code that mentions `names`; usually the value itself."""
         kind = type(value)
         if kind is FunctionType:
             return self._once(value, self._function) if _is_applications(value.__code__) else _SHIFTED.get(value, value)
@@ -154,7 +156,7 @@ def _is_applications_path(path: str) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _names_in(code: CodeType) -> frozenset[str]:
-    """Return the names of globals and attributes in the code and in what is defined in it."""
+    """Return the names of globals and attributes used in the code and in the code nested in it."""
     inner = [_names_in(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(code.co_names).union(*inner)
 
@@ -163,7 +165,7 @@ def _names_in(code: CodeType) -> frozenset[str]:
 
 
 class _Kind(type):
-    """A class that passes for another one."""
+    """A class that stands in for another one."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, cls.__bases__)
@@ -217,7 +219,7 @@ def _shifted(function: Callable[..., Any], by: Any) -> Callable[..., Any]:
 
 
 def _local(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `localtime` or `localdate` with the shifted clock where no moment is given."""
+    """Return `localtime` or `localdate` with the shifted clock if no moment is given."""
 
     def local(value: Any = None, timezone: Any = None) -> Any:
         return function(_now() if value is None else value, timezone)
@@ -249,7 +251,7 @@ _BUILTIN: Final = type(time.time)
 
 
 def _print_nothing(*_args: Any, **_options: Any) -> None:
-    """Print nothing: the pass has printed it."""
+    """Print nothing: the first pass has already printed it."""
 
 
 _BUILTINS: Final = {**vars(builtins), "print": _print_nothing, NAME: reordered}

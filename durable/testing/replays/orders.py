@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any, Final
 
 _MAKING: Final = frozenset({"set", "union", "intersection", "difference", "symmetric_difference"})
-#: How many values make room for the table of a set: the first that gives another order is taken.
+#: Numbers of values by which to enlarge a set's table; the first that changes the order is used.
 _SIZES: Final = tuple(20 * 2**power for power in range(15))
 _STEADY: Final = (bool, int, float, complex, type(None))
 NAME: Final = "__durable_reordered__"
@@ -23,7 +23,7 @@ _OPCODES: Final = tuple(dis.opmap[each] for each in ("BUILD_SET", "SET_ADD") if 
 
 
 def reordered(value: Any) -> Any:
-    """Return an equal set in another order, if it is a set that has one; any other value as it is."""
+    """Return an equal set in another order if possible; any other value unchanged."""
     if type(value) is not set or len(value) < 2 or all(isinstance(each, _STEADY) for each in value):
         return value
     before = list(value)
@@ -39,7 +39,7 @@ def reordered(value: Any) -> Any:
 
 
 def with_other_orders(code: CodeType) -> CodeType:
-    """Return the code with each set that it makes in another order; the code itself if that cannot be had."""
+    """Return the code, changed so that its sets have another order; the code itself if that is impossible."""
     if not _makes_sets(code):
         return code
     return _changed(code.co_filename).get((code.co_qualname, code.co_firstlineno, code.co_freevars), code)
@@ -53,7 +53,7 @@ def _makes_sets(code: CodeType) -> bool:
 
 @lru_cache(maxsize=64)
 def _changed(path: str) -> dict[tuple[str, int, tuple[str, ...]], CodeType]:
-    """Return the code objects of a file with its sets in another order; none for names that two of them share."""
+    """Return the code objects of a file with their sets reordered; none for names that several of them share."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
         module = compile(ast.fix_missing_locations(_Reordering().visit(tree)), path, "exec", dont_inherit=True)
@@ -74,7 +74,7 @@ def _changed(path: str) -> dict[tuple[str, int, tuple[str, ...]], CodeType]:
 
 
 class _Reordering(ast.NodeTransformer):
-    """Wraps what may make a set in a call of `reordered`."""
+    """Wraps expressions that may make a set in a call of `reordered`."""
 
     def _wrapped(self, node: ast.expr) -> ast.expr:
         self.generic_visit(node)

@@ -1,6 +1,6 @@
-"""Replay the records of a run with its own code, until they do not answer any more.
+"""Replay the records of a run with its own code until the records end.
 
-Owns the host of such a pass: whatever is not in the records ends it.
+Owns the host of such a pass: any operation that is not in the records ends it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Replay:
     """The outcome of a replay.
 
-    `error` is what the code has raised; `has_ended` is False if the records ended first.
+    `error` is the error raised by the code; `has_ended` is False if the records ended first.
     """
 
     trace: Trace
@@ -47,9 +47,9 @@ class Replay:
 
 
 def replay(record: RunRecord, definition: WorkflowDefinition, at: Runtime, history: History) -> Replay:
-    """Replay the records of the run in `history`, in other surroundings."""
+    """Replay the records of the run in `history` in a changed environment."""
     found = Replay(Trace())
-    # as the next worker would claim it, without what an operator has asked
+    # as the next worker would claim it, ignoring operators' requests
     claimed = replace(record, fence=raised(record.fence), pending_request=Request.NONE)
     host = _Host(claimed, history, replace(at, on_operation=found.trace.note))
     given = host.environment.decode_input()
@@ -73,7 +73,7 @@ def replay(record: RunRecord, definition: WorkflowDefinition, at: Runtime, histo
 
 
 def different(pass_: Trace, found: Replay, outcome: PassOutcome) -> str:
-    """Return how a replay differs from the pass with this trace and outcome; "" if it does not."""
+    """Say how a replay differs from the pass with this trace and outcome; "" if it does not."""
     if difference := compare(pass_, found.trace, has_ended=found.has_ended):
         return difference if found.error is None else f"{difference}, with {ErrorInfo.of(found.error)}"
     if outcome.state != RunState.COMPLETED or not found.has_ended:

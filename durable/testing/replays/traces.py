@@ -1,4 +1,4 @@
-"""Traces of the operations of each scope with their arguments, and the place where two traces differ."""
+"""Traces of each scope's operations with their arguments, and the place where two traces differ."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from durable.core.errors import PayloadError
 from durable.core.scope import Scope
 
 _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
-_NOT_SHOWN: Final = frozenset({"options", "catch"})  # what the code says of an operation, rather than gives it
-_SHOWN: Final = 300  # characters of what an operation was given
+# parameters that describe an operation and are not values given to it
+_NOT_SHOWN: Final = frozenset({"options", "catch"})
+_SHOWN: Final = 300  # characters of an operation's values
 
 
 class NotDeterministicError(AssertionError):
@@ -41,19 +42,19 @@ class Trace:
         self.scopes: dict[str, list[_Reached]] = {}
 
     def note(self, scope: Scope, label: str, operation: Operation) -> None:
-        """Note an operation before it begins."""
+        """Record an operation before it begins."""
         given = dict(_values(operation))
         self.scopes.setdefault(scope.location, []).append(_Reached(label, given))
 
 
 def compare(first: Trace, second: Trace, *, has_ended: bool) -> str:
-    """Return how the second trace differs from the first; "" if it does not, as far as it goes.
+    """Say how the second trace differs from the first, as far as it goes; "" if it does not.
 
-    `has_ended`: the code of the second one has ended, rather than come to something that is not recorded.
+    `has_ended`: the second one's code has ended, instead of coming to an operation that is not recorded.
     """
     for location, later in second.scopes.items():
         earlier = first.scopes.get(location)
-        if earlier is None:  # the first one had its result, or was not asked for it
+        if earlier is None:  # the first one had its result, or was not awaited
             continue
         where = f'scope "{location}"' if location else "the workflow"
         for number, reached in enumerate(later):
@@ -68,7 +69,7 @@ def compare(first: Trace, second: Trace, *, has_ended: bool) -> str:
 
 
 def written(value: object) -> str | None:
-    """Return the value as text, the same for equal values; None for one that cannot be recorded."""
+    """Return the value as text, the same for equal values; None if it cannot be recorded."""
     try:
         return _CODEC.encode(value)
     except PayloadError:
@@ -76,7 +77,7 @@ def written(value: object) -> str | None:
 
 
 def _values(operation: Operation) -> Iterator[tuple[str, str]]:
-    """Yield the parameters of an operation that has not begun, those that are data."""
+    """Yield those parameters of an operation that has not begun that are data."""
     frame = getattr(operation, "gi_frame", None)
     for name, value in ({} if frame is None else frame.f_locals).items():
         if name in _NOT_SHOWN:
