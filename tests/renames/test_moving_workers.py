@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,8 +119,8 @@ def environments(path: Path, given: dict[str, str], *, atomic: bool = False) -> 
     made = []
     for home in ("models", "orders"):
         code = version(path, home, atomic=atomic)
-        known = [str(code), *filter(None, [given.get("PYTHONPATH")])]
-        made.append({**given, "DJANGO_SETTINGS_MODULE": SETTINGS, "PYTHONPATH": os.pathsep.join(known)})
+        known = f"{given['PYTHONPATH']}:{code}"  # behind the directory with which forked children begin
+        made.append({**given, "DJANGO_SETTINGS_MODULE": SETTINGS, "PYTHONPATH": known})
     return made[0], made[1]
 
 

@@ -46,7 +46,7 @@ def project(child_environment: dict[str, str], tmp_path: Path) -> Iterator[dict[
     ):
         text = MIGRATION.format(dependency=dependency, operation=operation)
         (directory / f"{name}.py").write_text(text)
-    path = f"{tmp_path}:{child_environment['PYTHONPATH']}"
+    path = f"{child_environment['PYTHONPATH']}:{tmp_path}"  # behind the directory with which forked children begin
     yield {**child_environment, "DJANGO_SETTINGS_MODULE": "squashed_settings", "PYTHONPATH": path}
     MigrationRecorder(connection).migration_qs.filter(app="renames").delete()
 
