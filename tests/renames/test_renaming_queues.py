@@ -147,7 +147,8 @@ def test_the_gate_knows_of_a_queue_that_is_still_to_be_renamed(child: dict[str, 
     new = {**child, "NAME_OF_QUEUE": NEW}
 
     def checked(code: dict[str, str]) -> str:
-        return "\n".join(commanded("durable", "replay-check", "--open", "--jobs", "2", environment=code))
+        how = ("--jobs", "2") if code is new else ()
+        return "\n".join(commanded("durable", "replay-check", "--open", *how, environment=code))
 
     for code in (child, new):  # the migration is still to be applied
         assert "6 runs checked, none would diverge" in checked(code)

@@ -100,8 +100,8 @@ def test_a_value_that_the_codec_cannot_read_stops_the_migration_in_its_run(bound
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("db")
-def test_100_000_entries_take_no_more_memory_at_a_time_than_a_few_batches() -> None:
-    number = 100_000
+def test_30_000_entries_take_no_more_memory_at_a_time_than_a_few_batches() -> None:
+    number = 30_000
     now = timezone.now()
     run = Run.objects.create(id="long", workflow=NAME, queue="default", input="{}", state="sleeping", created_at=now)
     for first in range(0, number, 5_000):
@@ -121,7 +121,7 @@ def test_100_000_entries_take_no_more_memory_at_a_time_than_a_few_batches() -> N
 
     with connection.execute_wrapper(watch):
         apply(RenameStep(NAME, "pages/~/get", "pages/~/fetch", wait=0))
-    assert statements < 1_000
+    assert statements < 300
     assert 0 < most <= 3 * 500
     assert Entry.objects.filter(location__endswith="/fetch").count() == number
 

@@ -19,7 +19,7 @@ from tests.replay_check.conftest import Deploys
 
 pytestmark = pytest.mark.slow
 
-LONG: Final = 100_000
+LONG: Final = 30_000
 
 
 def long_history(deploys: Deploys, length: int, run_id: str = "long") -> None:
@@ -75,7 +75,7 @@ def test_memory_is_of_one_history_whatever_their_number(deploys: Deploys) -> Non
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_entries_take_no_more_than_a_worker_needs_for_them(deploys: Deploys) -> None:
+def test_thirty_thousand_entries_take_no_more_than_a_worker_needs_for_them(deploys: Deploys) -> None:
     deploys.deploy(waits)
     long_history(deploys, LONG)
     deploys.deploy(steps(LONG))
