@@ -80,7 +80,7 @@ def test_branches_that_come_to_a_save_together_share_it(h: Harness, monkeypatch:
 
 def test_a_plain_step_its_record_and_the_commit_are_one_hand_over(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    there, submit = aio.call_there, LoopDelegate.submit
+    there, submit = threads.call_there, LoopDelegate.submit
 
     def noting_call(function: Any, *args: Any) -> Any:
         calls.append(function.__name__)
