@@ -8,7 +8,7 @@ from django.apps import AppConfig
 from django.db.models.signals import post_migrate, pre_save
 from django.utils.module_loading import autodiscover_modules
 
-# What only some processes do is imported by them: each of these functions is a receiver, or is called for one.
+# Code that only some processes need is imported by these functions, which are receivers or are called by one.
 
 
 def _prepare_schedule(sender: type, **kwargs: Any) -> None:
@@ -50,7 +50,7 @@ class DurableConfig(AppConfig):
         guard.install()
         wakeups.note_settings()
         self.autodiscover()
-        # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
+        # `checks` registers the checks; `connections` records the id of this process before a worker forks.
         from durable.alerts import delivery  # noqa: F401  # the workflow whose runs send alerts
         from durable.checks import code, configuration, database  # noqa: F401
         from durable.core.names import recorded_names

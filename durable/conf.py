@@ -20,7 +20,7 @@ from durable.core.duration import Duration, seconds
 from durable.core.mistakes import MISTAKES
 
 #: The classes of mistakes unless a project or a workflow names others; their subclasses count. Django raises its own
-#: one where a coroutine uses the ORM.
+#: one if a coroutine uses the ORM.
 DEFAULT_MISTAKES: Final[tuple[type[Exception], ...]] = (*MISTAKES, SynchronousOnlyOperation)
 
 
@@ -131,7 +131,7 @@ class Values:
     METRICS_TOKEN: str = ""
 
 
-#: The environment variable that names the build where `BUILD` is not given.
+#: The environment variable that names the build if `BUILD` is not given.
 BUILD_VARIABLE: Final = "DURABLE_BUILD"
 MAX_BUILD: Final = 200  # characters
 

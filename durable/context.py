@@ -67,7 +67,7 @@ _RECEIVING = (
 
 
 class HasId(Protocol):
-    """A run's handle, as far as `send` needs it."""
+    """An object with a run's id, such as a handle; all that `send` needs."""
 
     @property
     def id(self) -> str:
@@ -500,7 +500,7 @@ class _SharedQueue(Generic[D]):
 
         def is_answered(message_id: str) -> bool:
             receipts = self._here().receipts
-            if receipts.wait_for(message_id) is None:  # its scope has ended, and what is recorded stands
+            if receipts.wait_for(message_id) is None:  # its scope has ended, and the record stands
                 return bool(record_of(received.entry, message_id)["completed"])
             return receipts.is_completed(message_id)
 
@@ -516,7 +516,7 @@ class _SharedQueue(Generic[D]):
         )
 
     def _here(self) -> Scope:
-        """Return the scope whose code runs now: this queue's or one within it."""
+        """Return the scope whose code runs now: this queue's, or one inside it."""
         return _innermost(self._scope)
 
 
@@ -951,13 +951,13 @@ class AsyncQueue(_SharedQueue[AsyncDriver]):
         return sent
 
 
-# -- what calls are made of
+# -- parsing of calls
 
 
 def step_definition(function: Callable[..., Any]) -> tuple[str, dict[str, Any]] | None:
     """Return the name and options that `@step` gave the function, or None.
 
-    A mock has any attribute, so what is found counts only if it is a tuple.
+    A mock has any attribute, so the attribute counts only if it is a tuple.
     """
     found = getattr(function, "_durable_step", None)
     return found if isinstance(found, tuple) else None
@@ -966,7 +966,7 @@ def step_definition(function: Callable[..., Any]) -> tuple[str, dict[str, Any]] 
 def _step_call(
     name: Any, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[str, Callable[..., Any], tuple[Any, ...], StepPolicy]:
-    """Both forms of a step call as one: name, function, the function's arguments, options."""
+    """Return name, function, the function's arguments and options of a step call in either form."""
     if callable(name):
         definition = step_definition(name)
         if definition is None:
@@ -986,7 +986,7 @@ def _step_call(
 
 
 def _child_request(workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
-    """Return how to start a child of a workflow that is given as its definition or by its name."""
+    """Return the request to start a child of a workflow, given by its definition or its name."""
     definition = registry.get(workflow) if isinstance(workflow, str) else workflow
     if not hasattr(definition, "child_request"):
         raise TypeError(
@@ -997,7 +997,7 @@ def _child_request(workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any) -> MapRequest:
-    """Return which children to start, of a workflow that is given as its definition or by its name."""
+    """Return the request to start a map's children of a workflow, given by its definition or its name."""
     definition = registry.get(workflow) if isinstance(workflow, str) else workflow
     if not hasattr(definition, "map_requests"):
         raise TypeError(
@@ -1012,7 +1012,7 @@ def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any) -> M
 
 
 def _innermost(scope: Scope) -> Scope:
-    """Return the scope whose code runs now, if it is of the same pass; else this one."""
+    """Return the scope whose code runs now if it belongs to the same pass; else this one."""
     here = current_scope()
     return here if here is not None and here.journal is scope.journal else scope
 

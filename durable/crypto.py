@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BINDINGS", "FernetCodec"]
 
-#: What `DURABLE["BIND_PAYLOADS"]` may be.
+#: The values that `DURABLE["BIND_PAYLOADS"]` may have.
 BINDINGS = ("off", "accept", "require")
 
-# Before a place, in front of the inner codec's text, which has no NUL.
+# Precedes a place, which stands before the inner codec's text; that text has no NUL.
 _PLACE_START = "\x00"
 
 # A Fernet token starts with its version, 0x80, in base64 after the seven zero bytes of any time before the year 2106.
@@ -41,7 +41,8 @@ _TOKEN_START = "gAAAAA"  # noqa: S105 - not a secret
 
 
 class FernetCodec:
-    """Encrypt what `inner` encodes, by default a `JsonCodec` with the limit that `DURABLE["MAX_PAYLOAD_BYTES"]` sets.
+    """Encrypt the text that `inner` encodes, by default a `JsonCodec` with the limit that
+    `DURABLE["MAX_PAYLOAD_BYTES"]` sets.
 
     `keys` are URL-safe base64 keys of 32 bytes, as text or bytes; the first one encrypts. Without the argument, the
     keys are `settings.DURABLE["ENCRYPTION_KEYS"]`, read at the first use and again when that setting changes. With
@@ -109,8 +110,8 @@ class FernetCodec:
     def rebind(self, text: str, old: Place, new: Place, *, what: str = "value") -> str:
         """Return the token of `old` as a token of `new`, without decoding the value.
 
-        Raises PayloadError for a token that must not be read at `old`. Text that none of the keys opens stays as it is:
-        it cannot be read at `new` either.
+        Raises PayloadError for a token that must not be read at `old`. Text that none of the keys can decrypt stays
+        unchanged: it cannot be read at `new` either.
         """
         try:
             belongs_to, plain = self._opened(text, what)
@@ -145,7 +146,7 @@ class FernetCodec:
         return self._fernet().encrypt(whole.encode("utf-8")).decode("ascii")
 
     def _opened(self, text: str, what: str) -> tuple[str | None, str]:
-        """Return the text of the token's place, None without one, and the value's text."""
+        """Return the place of the token's text (None without one), and the value's text."""
         from cryptography.fernet import InvalidToken
 
         if type(text) is not str or not text.startswith(_TOKEN_START):
@@ -188,7 +189,7 @@ class FernetCodec:
 
 
 def _text_of(place: Place) -> str:
-    """Return the beginning of a token of this place, before the value; no token of another place begins with it."""
+    """Return the prefix of a token's text for this place; no token of another place begins with it."""
     return f"{_PLACE_START}{json.dumps(place)}\n"
 
 

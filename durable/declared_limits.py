@@ -1,6 +1,6 @@
-"""Declarations of limits in code and settings, for the first slot or units that are taken of it.
+"""Declarations of limits in code and settings, for the first use of a limit.
 
-Later the row of the limit decides, which operators may change.
+Later the limit's row decides, which operators may change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from durable.core.limits.workflow_limits import Limit, WorkflowLimits
 
 
 def defined(want: SlotWant) -> SlotWant:
-    """Return the request with the number of slots that the setting LIMITS, or else a workflow, gives the limit."""
+    """Return the wanted slot with the number of slots that the setting LIMITS, or else a workflow, defines."""
     if want.at_once is not None:
         return want
     at_once = conf.LIMITS.get(want.limit, {}).get("at_once")
@@ -27,7 +27,7 @@ def defined(want: SlotWant) -> SlotWant:
 
 
 def with_rate(want: RateWant) -> RateWant:
-    """Return the request with the rate that the setting LIMITS, or else a workflow, gives the limit."""
+    """Return the wanted units with the rate that the setting LIMITS, or else a workflow, defines."""
     if want.rate is not None:
         return want
     given = conf.LIMITS.get(want.limit, {})
@@ -38,7 +38,7 @@ def with_rate(want: RateWant) -> RateWant:
 
 
 def undefined(limits: WorkflowLimits | None) -> list[str]:
-    """Return the limits of a workflow that have no rate, and whose number of slots nothing says."""
+    """Return the limits of a workflow that have no rate and no defined number of slots."""
     if limits is None:
         return []
     own = [each for each in limits.limits if each.at_once is None and each.rate is None]
@@ -46,7 +46,7 @@ def undefined(limits: WorkflowLimits | None) -> list[str]:
 
 
 def check_defined(limits: WorkflowLimits | None) -> None:
-    """Raise UnknownLimitError for a limit of a workflow that is not defined: its runs could never begin."""
+    """Raise UnknownLimitError if a limit of a workflow is not defined: its runs could never begin."""
     if names := undefined(limits):
         raise UnknownLimitError(names[0])
 

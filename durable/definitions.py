@@ -1,4 +1,4 @@
-"""The decorators: what makes a function a workflow, and what names a step.
+"""The decorators that make a function a workflow, and that name a step.
 
 A `Workflow` is the function, its name and queue, and the verbs that start runs of it. It holds no state of any run.
 """
@@ -62,7 +62,7 @@ Output_contra = TypeVar("Output_contra", contravariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# What one would call a task's methods elsewhere, and what it is here.
+# The usual methods of tasks in other projects, and their counterparts here.
 _ELSEWHERE = {
     "delay": "start(...)",
     "apply_async": 'using(id=..., queue=..., delay="10 s").start(...)',
@@ -125,9 +125,9 @@ class Workflow(Generic[P, R_co]):
         self.messages = None if messages is None else MessageTypes(messages)
         if not isinstance(quiet, bool):
             raise TypeError(f"quiet is True or False, not {quiet!r}")
-        #: Whether lists of runs leave its runs out, unless they have failed or are asked for.
+        #: Whether lists of runs omit its runs, unless they have failed or are asked for.
         self.is_quiet = quiet
-        #: When runs are started by themselves; None for never.
+        #: The schedule that starts runs automatically; None for none.
         self.schedule: Rules | None = None if schedule is None else _scheduled(self, name, read_rules(schedule))
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
@@ -138,14 +138,14 @@ class Workflow(Generic[P, R_co]):
     def __repr__(self) -> str:
         return f"<Workflow {self._name or self.__qualname__}>"
 
-    if not TYPE_CHECKING:  # a checker shall report what there is not
+    if not TYPE_CHECKING:  # a type checker must report missing attributes
 
         def __getattr__(self, name: str) -> Any:
             """Called for unknown attributes only.
 
             Point users of other task queues (`.delay()`, `.enqueue()`) to `start()`.
             """
-            if name.startswith("_"):  # asked for while it is being made, copied or looked through
+            if name.startswith("_"):  # requested while the object is being created, copied or inspected
                 raise AttributeError(name)
             message = f"{self!r} has no attribute {name!r}"
             if instead := _ELSEWHERE.get(name):
@@ -157,7 +157,7 @@ class Workflow(Generic[P, R_co]):
     @overload
     def __call__(self, ctx: AsyncContext, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # *Any is not P.args to mypy
-        """Call the function itself, for code that brings a context of its own."""
+        """Call the function itself, for code that passes its own context."""
         if not args or not hasattr(args[0], "run_id"):
             raise TypeError(
                 f"{self.name} is a workflow: start a run of it with .start(...); called like a function it takes a context"
@@ -248,9 +248,9 @@ class Workflow(Generic[P, R_co]):
         return how
 
     def child_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
-        """Return how `ctx.child` and `ctx.start_child` start a child of this workflow.
+        """Return the request with which `ctx.child` and `ctx.start_child` start a child of this workflow.
 
-        Raises TypeError for arguments that do not fit the function, and for an option that a child cannot have.
+        Raises TypeError for arguments that do not fit the function, and for options that a child cannot have.
         """
         options = self._start_options
         if options.refuses_existing:
@@ -290,7 +290,9 @@ class Workflow(Generic[P, R_co]):
         )
 
     def map_requests(self, inputs: Iterable[Input[P]] | Iterable[Sequence[Any]]) -> list[ChildRequest]:
-        """Return how `ctx.map` starts a child of this workflow for each input. Raises what `child_request` raises."""
+        """Return the requests with which `ctx.map` starts a child for each input. Raises what `child_request`
+        raises.
+        """
         if self._start_options.run_id is not None:
             raise TypeError("ctx.map starts several children, so they cannot share one id: leave using(id=...) out")
         if self._start_options.key is not None:
@@ -338,7 +340,7 @@ class Workflow(Generic[P, R_co]):
     astart_many = in_async(start_many)
 
     def start_or_send(self, queue: str, body: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
-        """Send a message to the open run that has the key of `using(key=...)`, or start a run and send to that.
+        """Send a message to the open run that has the key of `using(key=...)`, or start a run and send it the message.
 
         The arguments are those of a new run; an open one keeps its own. Both are one transaction. Returns the handle of
         the run that has the message. Raises what `start` and `Handle.send` raise, and InvalidTransitionError for an
@@ -354,7 +356,7 @@ class Workflow(Generic[P, R_co]):
     astart_or_send = in_async(start_or_send)
 
     def open_run(self, *, key: str) -> Handle[R_co] | None:
-        """Return the handle of the workflow's open run that has the key, None if there is none."""
+        """Return the handle of the workflow's open run that has the key, or None."""
         found = operations.open_run(self.name, key)
         return None if found is None else Handle(found.id)
 
@@ -484,7 +486,7 @@ def step(
 def step(function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Give a function a step's name and options: `@step` or `@step(name="charge", max_retries=5)`.
 
-    The function stays what it is; `ctx.step(function, *args)` takes name and options from it. The name defaults to
+    The function itself is returned; `ctx.step(function, *args)` takes name and options from it. The name defaults to
     the function's. Raises TypeError for an unknown option.
     """
     options_of(options)
@@ -499,7 +501,7 @@ def step(function: Any = None, /, *, name: str | None = None, **options: Any) ->
 
 
 def _check_is_discovered(workflow: Workflow[Any, Any]) -> None:
-    """Raises UndiscoveredWorkflowError where it is certain that no worker finds the workflow.
+    """Raise UndiscoveredWorkflowError if it is certain that no worker finds the workflow.
 
     A worker is set up like this process, so it has what was registered while Django was set up here. What was imported
     later it lacks, unless this process is a worker itself, or a test that passes its runs itself. Of code that is run
@@ -517,7 +519,7 @@ def _check_is_discovered(workflow: Workflow[Any, Any]) -> None:
 
 
 def _scheduled(workflow: Workflow[Any, Any], name: str | None, rules: Rules) -> Rules:
-    """Return the rules if the workflow can have them. Raises TypeError and ValueError."""
+    """Return the schedule's rules if the workflow can have them. Raises TypeError and ValueError."""
     if name is not None:
         check_name(name)
     args, kwargs = rules.options.args or (), rules.options.kwargs or {}

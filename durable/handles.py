@@ -96,7 +96,7 @@ class Handle(Generic[R_co]):
 
     @property
     def parent(self) -> Handle[Any] | None:
-        """The run whose code started this one, as a child or in a step; None if there is none, or it was pruned."""
+        """The run whose code started this one, as a child or in a step; None if there is none or it was pruned."""
         found = operations.parent(self.id)
         return None if found is None else Handle(found)
 
@@ -120,20 +120,20 @@ class Handle(Generic[R_co]):
     def children(self, state: str | None = None, group: str | None = None) -> list[Handle[Any]]:
         """Return the children that the run's code has started, in the order of their starts; one query.
 
-        With a `state`, those that are in it; with a `group`, those of the group at this location. Raises ValueError for
-        an unknown state.
+        With a `state`, only those in it; with a `group`, only those of the group at this location. Raises ValueError
+        for an unknown state.
         """
         return [Handle(each) for each in operations.children(self.id, state, group)]
 
     def child_counts(self, group: str | None = None) -> dict[str, int]:
-        """Return how many children are in each state, `{"completed": 480, "failed": 3}`; one query.
+        """Count the children by state, `{"completed": 480, "failed": 3}`; one query.
 
-        With a `group`, the location of a `ctx.map`, those of this group alone. A state that none is in is left out.
+        With a `group`, the location of a `ctx.map`, count only its children. States without children are omitted.
         """
         return operations.child_counts(self.id, group)
 
     def info(self) -> RunInfo:
-        """Return all of these properties, read in one query; in two for a run that has ended."""
+        """Return all of these properties, read in one query, or two for a run that has ended."""
         return operations.info(self.id)
 
     def history(self) -> list[HistoryEntry]:
@@ -141,7 +141,7 @@ class Handle(Generic[R_co]):
         return operations.history(self.id)
 
     def compare(self, other: Handle[Any] | str) -> list[HistoryDifference]:
-        """Return the places at which this run and another one, a handle or an id, differ; [] if there are none.
+        """Return the places at which this run differs from another one, given by handle or id; [] if there are none.
 
         Reads both histories, as `history` does. Raises RunNotFoundError.
         """
@@ -175,7 +175,7 @@ class Handle(Generic[R_co]):
         return operations.ask(self.id, queue, body, timeout=timeout, idempotency_id=id)
 
     def wake(self, end_sleeps: bool = False) -> None:
-        """Give the run a pass now and try steps in backoff at once; with `end_sleeps`, end its sleeps too."""
+        """Make the run due now and retry steps in backoff at once; with `end_sleeps`, end its sleeps too."""
         operations.wake(self.id, end_sleeps=end_sleeps)
 
     def move(self, queue: str) -> None:
@@ -193,12 +193,12 @@ class Handle(Generic[R_co]):
     def cancel(self, reason: str = "", rollback: bool = False, interrupt: bool = False) -> None:
         """End the run; it cannot continue afterwards.
 
-        With `rollback`, compensate first; with `interrupt`, abandon what runs.
+        With `rollback`, compensate first; with `interrupt`, abandon the running attempts.
         """
         operations.cancel(self.id, reason=reason, rollback=rollback, interrupt=interrupt)
 
     def abandon(self, location: str = "") -> None:
-        """Abandon the attempt that runs at this location, or all that run, as if its timeout had come.
+        """Abandon the running attempt at this location, or all running attempts, as if their timeout had come.
 
         The attempt fails with AttemptAbandonedError; the step's own policy decides about the next one. Raises
         InvalidTransitionError if no step has run for more than a second.
@@ -206,7 +206,7 @@ class Handle(Generic[R_co]):
         operations.abandon(self.id, location=location)
 
     def recover(self) -> None:
-        """Continue a failed run: the operation that made it fail is tried again, and the children that did so.
+        """Continue a failed run: retry the operation that made it fail, and recover the children that did.
 
         Raises KeyConflictError if another open run has its key by now.
         """
@@ -228,7 +228,7 @@ class Handle(Generic[R_co]):
         return Handle(*operations.restart(self.id, as_id=id, changes=changes))
 
     def plan_replay(self, location: str, *, with_output: bool = False) -> ReplayPlan:
-        """Return what `replay(location)` would do: what is deleted, what runs again, what stays, and what prevents it.
+        """Return the plan of `replay(location)`: what would be deleted, run again and stay, and what prevents it.
 
         `with_output`: what `give_output(location, ...)` would do.
         """
@@ -237,7 +237,7 @@ class Handle(Generic[R_co]):
     def replay(
         self, location: str, *, in_place: bool = False, plan_hash: str | None = None, id: str | None = None
     ) -> Handle[R_co]:
-        """Run again from `location` on: as a new run that keeps the history before it, or with `in_place` this one.
+        """Run again from `location` on: as a new run that keeps the history before it or, with `in_place`, as this run.
 
         With an `id` for the new run, a second call starts nothing. Raises EntryNotFoundError, ReplayRefusedError, and
         StalePlanError if `plan_hash` is that of a plan for another history.
@@ -253,10 +253,11 @@ class Handle(Generic[R_co]):
         plan_hash: str | None = None,
         id: str | None = None,
     ) -> Handle[R_co]:
-        """Replay from the step at `location`, which does not run again: it has completed with `output`.
+        """Replay after the step at `location`, which does not run again: it counts as completed with `output`.
 
-        Call it inside `acting_as(actor, reason=...)`: the step keeps who gave the output and why. Raises what `replay`
-        raises, ValueError without a reason, and PayloadError. The plan is `plan_replay(location, with_output=True)`.
+        Call it inside `acting_as(actor, reason=...)`: the step records who gave the output and why. Raises what
+        `replay` raises, ValueError without a reason, and PayloadError. The plan is `plan_replay(location,
+        with_output=True)`.
         """
         given = operations.give_output(self.id, location, output, in_place=in_place, plan_hash=plan_hash, as_id=id)
         return Handle(*given)
@@ -362,7 +363,7 @@ async def aget_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle[
 
 
 def runs_info(ids: Iterable[str]) -> dict[str, RunInfo]:
-    """Return the properties of several runs by id, read in one query, in two if some have ended.
+    """Return the properties of several runs by id, read in one query, or two if some have ended.
 
     Ids without a run are left out.
     """

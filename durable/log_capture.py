@@ -1,9 +1,8 @@
 """The logging handler that keeps the log of each run in a table, for the run's page, REST and `durable logs`.
 
-Records wait in memory, and a thread with a connection of its own writes them: a pass waits for nothing, and a
-transaction that is rolled back takes no line with it. What a process had not written when it was killed is lost, and so
-is what waits beyond `waiting` records while the database does not answer. A log is no record of what happened: the
-history is.
+Records wait in memory, and a thread with a connection of its own writes them: a pass does not wait, and a rollback does
+not lose lines. What a process had not written when it was killed is lost, and so is what waits beyond `waiting` records
+while the database does not answer. A log is no record of what happened: the history is.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from django.db.models.functions import Length
 from durable.conf import conf
 from durable.core.current import running_place
 
-_PAUSE: Final = 0.25  # seconds that lines wait for others
+_PAUSE: Final = 0.25  # seconds that lines wait for more lines
 _BATCH: Final = 500
 _MOST_TEXT: Final = 8_000  # characters of a line
 _RETRY: Final = 2.0
@@ -42,7 +41,7 @@ class _Line:
 
 
 class RunLogHandler(logging.Handler):
-    """Keep what is logged while a run is executed, and what names a run in its attribute `run_id`.
+    """Keep the records logged while a run is executed, and those that name a run in their attribute `run_id`.
 
     Of each run the newest `lines` records are kept, and of these as many as fit into `max_bytes` characters of text; a
     tenth more may be there for a while. At most `waiting` records wait in memory.
@@ -82,7 +81,7 @@ class RunLogHandler(logging.Handler):
         self._some.set()
 
     def flush(self) -> None:
-        """Wait until everything that waits is written, for a few seconds at most."""
+        """Wait until all queued records are written, for a few seconds at most."""
         if self._thread is None or self._pid != os.getpid():
             return
         self._some.set()
@@ -90,7 +89,7 @@ class RunLogHandler(logging.Handler):
             self._written.wait_for(lambda: not self._waiting and not self._is_writing, timeout=_PATIENCE)
 
     def close(self) -> None:
-        """Write what waits, and end the thread."""
+        """Write the queued records, and end the thread."""
         self.flush()
         self._is_closing = True
         self._some.set()
@@ -99,7 +98,7 @@ class RunLogHandler(logging.Handler):
         super().close()
 
     def _start(self) -> None:
-        if self._pid != os.getpid():  # forked: the thread, and what waits, belong to the parent
+        if self._pid != os.getpid():  # forked: the thread and the queued records belong to the parent
             self._pid, self._thread = os.getpid(), None
             self._waiting.clear()
             self._some, self._written = threading.Event(), threading.Condition()
@@ -172,7 +171,7 @@ class RunLogHandler(logging.Handler):
             self._since_cut.clear()
 
     def _cut(self, run_id: str) -> None:
-        """Delete the oldest lines of the run, so that the rest is as short as it may be."""
+        """Delete the oldest lines of the run, so that the rest is within the limits."""
         from durable.models import LogLine
 
         lines = LogLine.objects.using(conf.DATABASE).filter(run_id=run_id).order_by("-id")

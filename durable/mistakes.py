@@ -27,8 +27,8 @@ Mistakes = Iterable[type[Exception] | str]
 def mistakes_of(definition: WorkflowDefinition | None) -> tuple[type[Exception], ...]:
     """Return the classes that count as mistakes for runs of this workflow.
 
-    Where a check would refuse the list, the default is used: the worker must go on with other runs, and in doubt
-    nothing is undone.
+    If the list is invalid, the default is used: the worker must continue with other runs, and in doubt nothing is
+    undone.
     """
     given = None if definition is None else definition.mistakes
     try:

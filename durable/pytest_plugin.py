@@ -39,7 +39,7 @@ def durable_harness() -> Iterator[Harness]:
 
 
 class DurableHistory:
-    """A recorded run of a file, for a test that replays it with the code at hand."""
+    """A recorded run from a file, for a test that replays it with the current code."""
 
     def __init__(self, history: StoredHistory, facts: Callable[[], Facts]) -> None:
         self.history = history
@@ -48,8 +48,8 @@ class DurableHistory:
     def assert_replays(self) -> None:
         """Replay the run; nothing is executed and nothing written.
 
-        Raises AssertionError with what the history has, what the code does and what to write, where the run would
-        diverge.
+        Raises AssertionError if the run would diverge; the text says what the history has, what the code does, and what
+        to write.
         """
         from durable.replay_check import check_history
 
@@ -59,7 +59,7 @@ class DurableHistory:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test that takes `durable_histories` one test for each recorded run of the project's files."""
+    """Run a test that takes `durable_histories` once for each recorded run in the project's files."""
     if _FIXTURE not in metafunc.fixturenames:
         return
     from durable.histories import HistoryFileError, read_files

@@ -1,8 +1,8 @@
 """Retention: how long ended runs are kept (`DURABLE["RETENTION"]`), and how expired ones are deleted.
 
 What is deleted: runs with their entries, attempts, messages and failures, and old rows of the audit log, which has its
-own retention time because it outlives its runs. When that happens the sweep decides (`durable.worker.timer`), and
-operators (`durable.operations.prune`).
+own retention time because it outlives its runs. The sweep decides when (`durable.worker.timer`), and operators
+(`durable.operations.prune`).
 
 A batch is one short transaction that waits for no lock: it locks the rows that it deletes and the rows that refer to
 them, and skips rows that others have locked until the next time. A run that was started or replayed from a pruned one
@@ -55,7 +55,7 @@ class RetentionError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The time for which ended runs are kept, in seconds since their end; None for ever.
+    """The time for which ended runs are kept, in seconds since their end; None for forever.
 
     `states` has a time for each final state, `workflows` has the exceptions for workflows, and `audit` is the time for
     rows of the audit log.
@@ -95,7 +95,7 @@ class Policy:
     def older_than(cls, seconds: float, *, states: Sequence[str] = (), workflow: str | None = None) -> Policy:
         """Return a policy for runs that ended `seconds` ago.
 
-        It covers the named states and workflow; without either, all runs and the audit log.
+        It covers the given states and workflow; without either, all runs and the audit log.
         """
         kept: dict[str, Seconds] = dict.fromkeys(STATES, None)
         times = {**kept, **dict.fromkeys(states or STATES, seconds)}
@@ -104,9 +104,9 @@ class Policy:
         return cls(states=times, workflows={}, audit=None if states else seconds)
 
     def of_run(self, workflow: str, state: str) -> Seconds:
-        """Return how long a run of this workflow is kept that ended in this state.
+        """Return how long to keep a run of this workflow that ended in this state.
 
-        An exception for any name of a workflow that a migration has renamed is one for all of its names.
+        An exception for one name of a renamed workflow applies to all of its names.
         """
         named = (workflow, *reversed(names_of_workflow(workflow)))
         return next((self.workflows[each] for each in named if each in self.workflows), self.states)[state]
@@ -151,15 +151,15 @@ def _seconds(given: object, where: str) -> Seconds:
 
 logger = logging.getLogger("durable.retention")
 
-BATCH = 200  # runs that one transaction deletes at most
-WEIGHT = 10_000  # entries that one transaction deletes at most, unless a single run has more
-_NEW_CAUSE = timedelta(days=1)  # for which a cause without runs is kept
-ACTIONS = 2_000  # rows of the audit log that one transaction deletes at most
+BATCH = 200  # the most runs that one transaction deletes
+WEIGHT = 10_000  # the most entries that one transaction deletes, unless a single run has more
+_NEW_CAUSE = timedelta(days=1)  # seconds for which a cause without runs is kept
+ACTIONS = 2_000  # the most rows of the audit log that one transaction deletes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """The number of rows that were deleted, or would be; of each kind."""
+    """The numbers of deleted rows, or of rows that would be deleted, by kind."""
 
     runs: int = 0
     entries: int = 0
@@ -173,7 +173,7 @@ class Pruned:
 
 Key = tuple[datetime, str]
 
-#: The errors that show that rows of the application refer to a run, and prevent its deletion.
+#: The errors raised when the application's rows refer to a run and prevent its deletion.
 _REFUSALS = (ProtectedError, RestrictedError, IntegrityError)
 
 
@@ -233,7 +233,7 @@ class Pruner:
             yield pruned
 
     def _one_by_one(self, ended: QuerySet[Run], last: Key | None) -> tuple[Pruned, Key | None]:
-        """Delete a batch in transactions of one run each, so that a protected run keeps no other."""
+        """Delete a batch in transactions of one run each, so that a protected run does not keep the others."""
         total, seen = Pruned(), None
         for finished_at, run_id in _after(ended, last).values_list("finished_at", "id")[:BATCH]:
             assert finished_at is not None
@@ -260,7 +260,7 @@ class Pruner:
         return runs.select_for_update(skip_locked=self._skips_locked)
 
     def _light(self, found: list[Key]) -> list[Key]:
-        """Return the first of them, as many as one transaction may delete; at least one."""
+        """Return the first runs, as many as one transaction may delete; at least one."""
         counts = (
             Entry.objects.using(self.alias)
             .filter(run_id__in=[run_id for _, run_id in found])
@@ -277,7 +277,7 @@ class Pruner:
         return found
 
     def _let_go(self, ids: list[str]) -> list[str]:
-        """Clear the references of runs that came from these; return the ids whose references could all be locked.
+        """Clear the references to these runs in other runs. Return the ids for which all references could be locked.
 
         A child stays too while its parent, or a replay of that, may still read its output: until that run has ended and
         cannot be recovered. A parent stays while children of a group of its own, which go on after its end, wait for

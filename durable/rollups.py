@@ -1,4 +1,4 @@
-"""Rollups: how many runs ended in each minute and half hour, counted by the sweep minute by minute behind a watermark.
+"""Rollups: how many runs ended in each minute and half hour, counted by the sweep, minute by minute, up to a watermark.
 
 A run's end is counted once, in the transaction that moves the watermark past its minute. A run is visible some time
 after its `finished_at`: at the commit of its worker, or of the user's transaction that cancelled it. So the watermark
@@ -31,7 +31,7 @@ from durable.core.records import RunState
 from durable.models import Rollup, RollupProgress, Run
 from durable.models.rows import unpack
 
-SHORTEST: Final = 0.001  # seconds; what is shorter is in class 0
+SHORTEST: Final = 0.001  # seconds; shorter durations are in class 0
 CLASSES: Final = 4  # for each doubling
 
 
@@ -41,7 +41,7 @@ def class_of(seconds: float) -> int:
 
 
 def percentile(counts: Mapping[int, int], share: float) -> float | None:
-    """Return the seconds that this share of the runs took at most, within a tenth; None without runs.
+    """Return the percentile of durations in seconds, within a tenth; None without runs.
 
     `counts` is the number of runs in each class.
     """
@@ -60,11 +60,11 @@ MINUTE: Final = timedelta(minutes=1)
 HALF_HOUR: Final = timedelta(minutes=30)
 MARGIN: Final = timedelta(seconds=10)
 WITHOUT_SNAPSHOTS: Final = timedelta(minutes=2)
-AT_ONCE: Final = 15  # minutes that one look counts
-BACK: Final = timedelta(hours=25)  # that are counted when nothing is counted yet
+AT_ONCE: Final = 15  # minutes counted by one call
+BACK: Final = timedelta(hours=25)  # minutes to count when nothing is counted yet
 KEPT_MINUTES: Final = timedelta(hours=3)
 KEPT_HALF_HOURS: Final = timedelta(days=8)
-EVERY: Final = 15.0  # seconds between two looks of one process, unless it is behind
+EVERY: Final = 15.0  # seconds between two counts of one process, unless it is behind
 
 _ONLY: Final = 1  # the key of the row with the progress
 
@@ -77,9 +77,8 @@ GROUP BY 1, 2, 3, 4
 """  # noqa: S608 - constants
 
 
-# This transaction, which is newer than all that had written before, and the oldest beside it that is in progress. Of
-# those that are newer than the newest that has ended the snapshot knows nothing: none of them is older than an earlier
-# look.
+# This transaction, which is newer than all earlier writers, and the oldest other one in progress. The snapshot does not
+# show transactions newer than the newest ended one, but none of those is older than an earlier query.
 _SNAPSHOT: Final = """
 SELECT pg_current_xact_id()::text::bigint, COALESCE(
   (SELECT min(other::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) AS other),
@@ -88,7 +87,7 @@ SELECT pg_current_xact_id()::text::bigint, COALESCE(
 
 
 class Roller:
-    """Counts what has ended since the last look; for one process, at intervals."""
+    """Counts newly ended runs at intervals, in one process."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -102,9 +101,9 @@ class Roller:
 
 
 def roll_up(now: datetime) -> bool:
-    """Count what has ended since the last look; return whether more could be counted now.
+    """Count newly ended runs; return whether more could be counted now.
 
-    One look counts up to `AT_ONCE` minutes, from the first one in which a run ended.
+    One call counts up to `AT_ONCE` minutes, from the first one in which a run ended.
 
     One process counts at a time; another one returns at once.
     """
@@ -129,7 +128,7 @@ def roll_up(now: datetime) -> bool:
 
 
 def _locked(progress: Any) -> RollupProgress | None:
-    """Return the progress under a lock, None if another process has it."""
+    """Return the progress, locked; None if another process has locked it."""
     features = connections[conf.DATABASE].features
     found = progress.filter(pk=_ONLY)
     if features.has_select_for_update:
@@ -139,7 +138,7 @@ def _locked(progress: Any) -> RollupProgress | None:
 
 
 def _visible(row: RollupProgress, now: datetime) -> datetime:
-    """Return the moment before which every end can be seen; note the present look in `row`."""
+    """Return the time before which all ends of runs are visible; record the present query in `row`."""
     connection = connections[conf.DATABASE]
     if connection.vendor == "sqlite":
         return now - MARGIN
@@ -194,7 +193,7 @@ def _first_end(since: datetime, until: datetime) -> datetime:
 
 
 def _count(since: datetime, until: datetime) -> None:
-    """Write the numbers of the minutes, add them to their half hours, and delete what is old."""
+    """Write the numbers of the minutes, add them to their half hours, and delete old rows."""
     minutes: dict[tuple[str, datetime], _Tally] = defaultdict(_Tally)
     half_hours: dict[tuple[str, datetime], _Tally] = defaultdict(_Tally)
     for moment, workflow, state, duration, number in _ended(since, until):
@@ -215,7 +214,7 @@ def _count(since: datetime, until: datetime) -> None:
 
 
 def _add_known(half_hours: dict[tuple[str, datetime], _Tally], since: datetime, until: datetime) -> None:
-    """Add what is written of these half hours already."""
+    """Add the numbers already stored for these half hours."""
     known = Rollup.objects.using(conf.DATABASE).filter(
         width=int(HALF_HOUR.total_seconds()), begins__gte=since, begins__lt=until
     )

@@ -30,15 +30,15 @@ from durable.store import Store, store_for
 
 
 def _write_later(_saved: SavedDetails) -> None:
-    """Do nothing: the worker's lease manager writes what steps save, once a second."""
+    """Do nothing: the worker's lease manager writes saved details once a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """The objects and functions that one process works with.
 
-    `notify` tells workers that these queues have due runs. `notify_at` tells timers of a new deadline. `poll_wait`
-    waits between two looks at a result. `after_commit` calls a function if and when the caller's transaction commits.
+    `notify` notifies workers that these queues have due runs, `notify_at` timers of a new deadline. `poll_wait` waits
+    between two queries for a result. `after_commit` calls a function if and when the caller's transaction commits.
 
     `monotonic` gives seconds that no change of the clock affects.
 

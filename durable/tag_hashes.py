@@ -1,6 +1,6 @@
 """Tags that are kept as an HMAC: `DURABLE["TAGS"] = {"email": "hashed"}`.
 
-Owns which tags are hashed, with which keys, and which names tell of people. `SECRET_KEY` hashes, and the
+Owns which tags are hashed, with which keys, and which names suggest personal data. `SECRET_KEY` hashes, and the
 `SECRET_KEY_FALLBACKS` still find what was hashed before. The same name and value give the same hash, so that runs are
 found by it. A reader of the database learns which runs have the same value, and with the key too can try values.
 """
@@ -20,9 +20,9 @@ from durable.core.tags import HASHED, TagValue, check_tag_name, tag_text
 
 logger = logging.getLogger("durable")
 
-#: What `DURABLE["TAGS"]` says of a tag. "clear" says that the value may be read by all who see the run.
+#: The values of `DURABLE["TAGS"]`. "clear" means that everybody who sees the run may read the value.
 KINDS: Final = ("hashed", "clear")
-#: What to do about a tag that tells of people.
+#: The advice about a tag that suggests personal data.
 HOW_TO_KEEP: Final = 'Set DURABLE["TAGS"] = {{"{name}": "hashed"}}, which still finds runs by it, or "clear" if all who see runs may read it.'
 
 _SALT: Final = "durable.tags"
@@ -46,14 +46,15 @@ _PERSONAL: Final = frozenset(
     }
 )
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_told: set[str] = set()  # names that this process has warned of
-_MOST_TOLD: Final = 100  # names: over REST, a user may give ever new ones
+_told: set[str] = set()  # names that this process has warned about
+_MOST_TOLD: Final = 100  # the most names: over REST, a user may give ever new ones
 
 
 def stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags, given by name with the text of their values, as they are stored.
+    """Return the stored form of tags, given as values by name.
 
-    Logs once for each of the first names that tell of people and are kept in clear without the project having said so.
+    Logs, once for each of the first such names, a name that suggests personal data and is stored in clear although the
+    project has not allowed that.
     """
     for name in tags:
         if len(_told) < _MOST_TOLD and name not in _told and name not in conf.TAGS and tells_of_people(name):
@@ -65,7 +66,7 @@ def stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def sought(name: str, value: TagValue) -> list[str]:
     """Return the stored forms of a value by which runs are found: one, or one for each key of a hashed tag.
 
-    Raises TypeError and ValueError for a name or a value that no tag has.
+    Raises TypeError and ValueError for an invalid name or value.
     """
     text = tag_text(check_tag_name(name), value)
     if not is_hashed(name):
@@ -75,7 +76,7 @@ def sought(name: str, value: TagValue) -> list[str]:
 
 
 def tells_of_people(name: str) -> bool:
-    """Return True if the name of a tag has a word such as "email": its values tell of people, or are secret."""
+    """Return True if the name of a tag has a word such as "email", which suggests personal or secret values."""
     return any(each.lower() in _PERSONAL for each in _WORD.findall(name))
 
 

@@ -15,7 +15,7 @@ from durable.operations.canary import look
 
 _REFUSALS_KEPT: Final = 100
 _COUNTED: Final = ("done", "refused", "refusals")
-_LOOK_EVERY: Final = (1.0, 15.0)  # seconds between two looks at the canary: the first interval, the longest one
+_LOOK_EVERY: Final = (1.0, 15.0)  # seconds between two queries of the canary: the first interval, the longest one
 
 State = dict[str, Any]
 
@@ -83,7 +83,7 @@ def _page(scope: Context, order: BulkOrder, state: State) -> Continue[State] | B
 
 
 def _watch(scope: Context, order: BulkOrder, state: State) -> Continue[State]:
-    """Look at the runs of the canary, and wait for them."""
+    """Query the runs of the canary, and wait for them."""
     assert order.canary is not None
     looks = state.get("looks", 0)
     found = scope.step("look", partial(look, state["tried"], datetime.fromisoformat(state["until"])))
@@ -98,7 +98,7 @@ def _watch(scope: Context, order: BulkOrder, state: State) -> Continue[State]:
 
 
 def _decide(scope: Context, state: State) -> Continue[State] | Break[State]:
-    """Wait until an operator decides whether the bulk goes on, and whether the next runs are tried alone first."""
+    """Wait until an operator decides whether the bulk continues, and whether the next runs are tried alone first."""
     decision = scope.queue.next(DECISION).body
     if decision == CANARY:
         return Continue({**state, "phase": "canary", "tried": [], "looks": 0, "again": 0, "open": 0})

@@ -1,4 +1,4 @@
-"""An alert, as a target gets it."""
+"""An alert in the form that targets get."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Alert:
 
     @property
     def id(self) -> str:
-        """A text that is the same each time this alert is sent, and of no other alert."""
+        """A text that identifies this alert, and is the same each time it is sent."""
         return f"{self.key}#{self.number}#{'over' if self.is_over else 'begun'}"
 
     def data(self) -> dict[str, Any]:

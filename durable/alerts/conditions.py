@@ -1,4 +1,4 @@
-"""The conditions that alerts are sent for, found by the functions that the overview uses: bounded statements."""
+"""The conditions for which alerts are sent, found by the overview's functions with bounded statements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from durable.inspection.wording import worker_command
 from durable.inspection.workers import worker_overview
 from durable.models import Cause, Failure
 
-#: An alert is sent for a cause that has made a run fail within this time, and not for older failures.
+#: Alerts are sent only for causes that have made a run fail within this time.
 RECENT: Final = timedelta(hours=1)
 _CAUSE: Final = "cause:"
 _QUEUE: Final = "queue:"
@@ -42,10 +42,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The conditions that a look has found.
+    """The conditions found by one check.
 
-    `conditions` hold. Of those that hold no more, the keys in `unknown` could not be looked for, and those in `silent`
-    end without a word.
+    `conditions` hold. Of those that no longer hold, the keys in `unknown` could not be checked, and those in `silent`
+    end without an alert.
     """
 
     conditions: Sequence[Condition]
@@ -54,7 +54,7 @@ class Found:
 
 
 def look_for(events: frozenset[str], now: datetime, alerted: Collection[str]) -> Found:
-    """Return what holds at `now`; `alerted` are the keys of the open conditions that alerts were sent for."""
+    """Return the conditions that hold at `now`; `alerted` are the keys of open conditions with sent alerts."""
     conditions: list[Condition] = []
     unknown: set[str] = set()
     silent: set[str] = set()
@@ -76,7 +76,7 @@ def look_for(events: frozenset[str], now: datetime, alerted: Collection[str]) ->
 
 
 def path_of(key: str) -> str:
-    """Return the path of the page about a condition that may hold no more: a cause's or a queue's, else ""."""
+    """Return the path of the page about a condition that may be over: of a cause or a queue, else ""."""
     if key.startswith(_CAUSE):
         return _path("durable_run_cause", key.removeprefix(_CAUSE))
     return _keyed_path("durable_run_queue", key.removeprefix(_QUEUE)) if key.startswith(_QUEUE) else ""
@@ -113,7 +113,7 @@ def _lasting(keys: Sequence[str]) -> tuple[set[str], set[str]]:
 
 
 def _hung(now: datetime) -> Iterator[Condition]:
-    """Yield a condition for each step of a workflow that hangs, in however many runs."""
+    """Yield a condition for each step of a workflow that hangs in at least one run."""
     runs: dict[tuple[str, str], list[RunningStep]] = {}
     for step in hung_steps(now):
         runs.setdefault((step.workflow, place_of(step.location)), []).append(step)

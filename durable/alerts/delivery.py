@@ -1,7 +1,6 @@
 """Deliver an alert: to a function, by mail, or to a webhook.
 
-One run for each alert and target, of one step, which is tried for about a day: an error is raised, and the step tries
-again.
+Each alert and target has a run of one step, which is retried for about a day after errors.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ _LONGEST_PAUSE: Final = "30 minutes"
 
 @workflow(name=ALERT)
 def send_alert(ctx: Context, target: str, alert: dict[str, Any]) -> str:
-    """Send the alert, given by its fields, to the target of this name; return what came of it."""
+    """Send the alert, given by its fields, to the target of this name; return the result."""
     return ctx.step(
         "send",
         deliver,

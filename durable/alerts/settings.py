@@ -41,7 +41,7 @@ class AlertSettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A target of alerts. `name` is the type and, from the second of a type on, its number; runs record it."""
+    """A target of alerts. `name` is the type, with a number from the second target of a type on; runs record it."""
 
     name: str
     type: str
@@ -68,7 +68,7 @@ class AlertSettings:
 
     @classmethod
     def of(cls, setting: Mapping[str, Any]) -> Self:
-        """Return the settings. Raises AlertSettingsError for what is wrong in them."""
+        """Return the settings. Raises AlertSettingsError if they are invalid."""
         if not isinstance(setting, Mapping):
             raise AlertSettingsError("it must be a dict", "Give a dict with the key targets, or None for no alerts.")
         _check_names(setting, _KEYS, "it")

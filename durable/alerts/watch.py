@@ -1,7 +1,7 @@
 """Look for conditions that have begun or ended, and start the runs that send the alerts.
 
-Any number of processes may look. The row of a condition decides: the process that changes it starts the runs, in the
-same transaction, under ids that are made of the alert.
+Any number of processes may check. The row of a condition decides: the process that changes it starts the runs, in the
+same transaction, with ids derived from the alert.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _IMPATIENT: Final = frozenset({"cause", "rollback", "hung_step"})
 
 
 class Watch:
-    """Looks of one process: it remembers since when it has seen the conditions that no alert was sent for yet."""
+    """The checks of one process, which remembers since when it has seen conditions without an alert."""
 
     def __init__(self, patience: timedelta = PATIENCE) -> None:
         self._patience = patience
@@ -43,7 +43,7 @@ class Watch:
         self._gone: dict[str, datetime] = {}
 
     def look(self, now: datetime) -> None:
-        """Look once; nothing without the setting."""
+        """Check once; does nothing without the setting."""
         if not conf.ALERTS:
             return
         try:
@@ -74,7 +74,7 @@ class Watch:
 
 
 def look(now: datetime) -> None:
-    """Look with the memory of this process."""
+    """Check, with the memory of this process."""
     _watch.look(now)
 
 
@@ -82,7 +82,7 @@ _watch = Watch()
 
 
 def _begin(condition: Condition, now: datetime, settings: AlertSettings) -> None:
-    """Note the condition and send its alerts, unless another process has."""
+    """Record the condition and send its alerts, unless another process has."""
     alias = conf.DATABASE
     with transaction.atomic(using=alias):
         states = AlertState.objects.using(alias).filter(key=condition.key)
@@ -93,7 +93,7 @@ def _begin(condition: Condition, now: datetime, settings: AlertSettings) -> None
                 with transaction.atomic(using=alias):
                     AlertState.objects.using(alias).create(key=condition.key, **values)
             except IntegrityError:
-                return  # another process has just noted it
+                return  # another process has just recorded it
         state = states.get()
         _send(state, condition.text, condition.path, settings)
 

@@ -1,4 +1,4 @@
-"""Checks of what the project's code says: workflows as the linter sees them, limits, schedules, tags and renames.
+"""Checks of the project's code: workflows (by the linter), limits, schedules, tags and renames.
 
 No finding of the linter is an error to Django: an error would keep `migrate` and `runserver` from starting. Hints are
 left to `durable lint`.
@@ -40,9 +40,9 @@ _is_left_out: ContextVar[bool] = ContextVar("_is_left_out", default=False)
 
 @contextmanager
 def without_code() -> Iterator[None]:
-    """Leave files of code, migrations included, out of the checks within the block.
+    """Within the block, leave out the checks that read files of code and migrations.
 
-    A worker, and each of its processes, would read all of them at its start, and the warnings would come once for each.
+    A worker and each of its processes would otherwise read all of them at the start, and repeat the warnings.
     """
     token = _is_left_out.set(True)
     try:
@@ -103,7 +103,7 @@ _LEFT_OUT: Final = frozenset({"migrations", "tests", "site-packages", "dist-pack
 
 @register("durable")
 def check_tags(**_: object) -> list[CheckMessage]:
-    """Warn of tags whose names tell of people, unless `DURABLE["TAGS"]` says how they are kept."""
+    """Warn about tags whose names suggest personal data, unless `DURABLE["TAGS"]` says how to store them."""
     if leaves_code_out():
         return []
     found: dict[str, str] = {}
@@ -122,7 +122,7 @@ def check_tags(**_: object) -> list[CheckMessage]:
 
 
 def _files() -> Iterator[Path]:
-    """Yield the files of the apps that bring workflows, and files with workflows that are of no app."""
+    """Yield the files of apps with workflows, and files with workflows outside of apps."""
     from durable.inspection.workflow_code import files_of_workflows  # a worker has no use for it
 
     with_workflows = files_of_workflows()
@@ -135,7 +135,7 @@ def _files() -> Iterator[Path]:
 
 
 def _code_of(root: Path) -> Iterator[Path]:
-    """Yield the files of an app, without its tests and migrations, and without what is installed below it."""
+    """Yield the files of an app, without its tests, its migrations and packages installed below it."""
     for folder, folders, files in os.walk(root):
         folders[:] = [each for each in folders if each not in _LEFT_OUT and not each.startswith(".")]
         yield from (Path(folder, each) for each in files if each.endswith(".py") and not each.startswith("test_"))
@@ -176,7 +176,7 @@ _ID = "durable.E016"
 
 @register("durable")
 def check_renamed_workflows(**_: object) -> list[CheckMessage]:
-    """Check that no two functions have two names of one workflow."""
+    """Check that no two functions have names of the same workflow."""
     if leaves_code_out():
         return []
     from durable.renames.operations import all_migrations, renames_of_migrations

@@ -40,7 +40,7 @@ logger = logging.getLogger("durable.store")
 
 
 def look_at_first_request() -> None:
-    """Have the first request of this process noticed. A later one costs nothing."""
+    """Register a check at the first request of this process. Later requests cost nothing."""
     request_started.connect(_warn_under_asgi, dispatch_uid=_FIRST_REQUEST)
 
 
@@ -83,7 +83,7 @@ def check_server_isolation(databases: Sequence[str] | None = None, **_: object) 
 
 @register(Tags.database)
 def check_server_version(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
-    """Check that PostgreSQL is one of the versions that durable is tried with."""
+    """Check that PostgreSQL is a version with which durable is tested."""
     from durable.inspection.database import OLDEST_POSTGRES, too_old_server
 
     version = too_old_server() if conf.DATABASE in (databases or ()) else None
@@ -98,7 +98,7 @@ def check_server_version(databases: Sequence[str] | None = None, **_: object) ->
 
 @register(Tags.database)
 def check_cached_tables(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
-    """Check that no query cache answers in the place of durable's tables."""
+    """Check that no query cache answers for durable's tables."""
     from durable.inspection.database import cached_tables, how_to_let_reads_through
 
     try:

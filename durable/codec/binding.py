@@ -1,4 +1,4 @@
-"""Codecs that bind a value to the place where it is recorded, and all others, behind the same three functions.
+"""The same functions for codecs that bind a value to the place where it is recorded, and for all others.
 
 A codec without `binds` gets no places: `encode(value, what=...)` and `decode(text, what=...)` are all it needs.
 """
@@ -36,12 +36,12 @@ class BindingCodec(Protocol):
 
 
 def binding(codec: Codec) -> BindingCodec | None:
-    """Return the codec if it needs places; None for all others."""
+    """Return the codec if it needs places, else None."""
     return cast("BindingCodec", codec) if getattr(codec, "binds", False) else None
 
 
 def without_limit(codec: Codec) -> Codec:
-    """Return the codec without its limit of one value, for values that are collected.
+    """Return the codec without its size limit, for values made of several values.
 
     A codec that has no limit is returned itself.
     """

@@ -1,6 +1,6 @@
 """The notation of recorded text, and classes by importable name, `module:qualname`.
 
-Owns what the encoder and the decoder must agree on: the tag marker, the limits, the paths that errors give, and the
+Owns the conventions shared by encoder and decoder: the tag marker, the limits, the paths that errors give, and the
 conditions under which each kind of class is recordable. A value that JSON cannot express is an object with one key, the
 marker and the tag's name: `{"$:uuid": "..."}`. Text without the marker is plain JSON and is not walked at all. A
 dictionary of the user's with a key that starts with the marker is written as pairs, so it cannot be mistaken for a tag.
@@ -71,9 +71,9 @@ KEY: Final = _PathMark("{key}")
 
 
 class Refused(Exception):
-    """A value, or a node of a text, that is refused.
+    """A value, or a node of a text, is refused.
 
-    Raised where its path is unknown, caught where the path is known.
+    Raised where the path is unknown, and caught where it is known.
     """
 
     def __init__(self, problem: str, advice: str = DAMAGED) -> None:
@@ -157,7 +157,7 @@ def find_class(name: str, fits: Callable[[type], bool] | None = None) -> type:
     """Return the class called `name`, in its own module or where it has moved.
 
     It is also found by an alias that was left in its old module, or where a migration says that it is. A class that
-    does not fit hides none that has moved, and is the answer if nothing fits. Raises Refused if there is none.
+    does not fit does not hide one that has moved; it is returned if nothing fits. Raises Refused if there is none.
     """
     first = refused = None
     try:

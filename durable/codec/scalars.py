@@ -106,7 +106,7 @@ _PLAIN: Final[tuple[tuple[type | tuple[type, ...], str, str], ...]] = (
 
 
 def refusal(value: object) -> tuple[str, str]:
-    """Return what the unsupported `value` is, and what to pass instead."""
+    """Say what the unsupported `value` is, and what to pass instead."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if _is(kind, loaded("django.db.models.base", "Model")):
@@ -131,7 +131,7 @@ def refusal(value: object) -> tuple[str, str]:
 
 
 def _is_installed(kind: type) -> bool:
-    """Return True if the class is one of an installed package, which its user cannot change."""
+    """Return True if the class belongs to an installed package, so that the user cannot change it."""
     path = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
     return "site-packages" in path or "dist-packages" in path
 

@@ -1,4 +1,4 @@
-"""Values to text, and text to values: the encoder and the decoder, each other's mirror.
+"""The encoder, from values to text, and the decoder, its mirror.
 
 The encoder must not change the value, evaluate a lazy one, or call any code of the user except reading fields. A value
 of JSON's own types takes the fast path: a check of types, level by level, then the C encoder. `_Encoder` handles a
@@ -248,7 +248,7 @@ def _form_of(kind: type) -> _Encode | None:
 
 
 def _stand_in(value: Any, kind: type) -> Any:
-    """Return the base value of Django's safe text and of freezegun's replacements for dates."""
+    """Return the plain value for Django's safe text and freezegun's replacements of dates."""
     match kind.__module__, kind.__qualname__:
         case "django.utils.safestring", "SafeString":
             return write_str(str.__str__(value))

@@ -1,7 +1,7 @@
 """Recorded runs as files: a run's row, its entries and its messages, as a replay needs them.
 
-Owns the format, which has a number, and what an export does with values. A file has the histories of any number of
-runs, one after the other, as lines of JSON; files can be joined. Starts nothing and writes no row.
+Owns the numbered format, and the treatment of values in an export. A file has the histories of any number of runs, one
+after the other, as lines of JSON; files can be joined. Starts nothing and writes no row.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _YEARS: Final = range(1900, 9999)  # in any time zone
 
 
 class HistoryFileError(DurableError):
-    """A file is no file of histories that this release can read. The text names the file, the line and what to do."""
+    """A file of histories that this release cannot read. The text names the file, the line and what to do."""
 
 
 class Kind:
@@ -123,7 +123,7 @@ ENTRY: Final = Kind(EntryRecord)
 MESSAGE: Final = Kind(Message)
 
 
-#: Characters of a line: many times the largest value that can be recorded.
+#: The most characters of a line: many times the largest value that can be recorded.
 LONGEST: Final = 256 * 2**20
 _AGAIN: Final = "export the run again with `manage.py durable export --history`"
 
@@ -167,7 +167,7 @@ def read_files(paths: Iterable[str | Path]) -> Iterator[StoredHistory]:
 
 
 def _lines(file: IO[str], name: str) -> Iterator[str]:
-    """Yield the lines of a file, none of them longer than memory can be expected to hold."""
+    """Yield the lines of a file, refusing lines too long for memory."""
     number = 0
     while line := file.readline(LONGEST + 1):
         number += 1
@@ -285,7 +285,7 @@ def moved_history(history: StoredHistory, prefix: str = "") -> tuple[RunRecord, 
 
 
 def digest_of(history: StoredHistory) -> str:
-    """Return a name of the content: 32 hexadecimal digits, the same for each export of the same records."""
+    """Return an identifier of the content: 32 hexadecimal digits, the same for each export of the same records."""
     found = hashlib.sha256()
     lines: list[Any] = [RUN.data(history.run)]
     lines += [ENTRY.data(each) for each in history.entries]
@@ -305,7 +305,7 @@ _encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def written_history(run_id: str, values: Values = Values.STORED) -> Iterator[str]:
-    """Yield the lines of the history of a run, without their ends: all of one moment, whatever the run does meanwhile.
+    """Yield the lines of a run's history, without line ends: a snapshot of one moment.
 
     Raises RunNotFoundError, and PayloadError for a value that has to be read and cannot be. The lines are read in one
     transaction, which ends with the last one.
@@ -335,7 +335,7 @@ def written_history(run_id: str, values: Values = Values.STORED) -> Iterator[str
 
 
 def _tags(run: RunRecord, values: Values) -> dict[str, dict[str, str]]:
-    """Return the fields of the first line that have the tags; none of a run without tags."""
+    """Return the fields of the first line that hold the tags; none if the run has no tags."""
     store = runtime.current().store
     now = store.tags([run.id]).get(run.id)
     if now is None:

@@ -1,4 +1,4 @@
-"""The treatment of recorded values in an export: it writes them as they are stored, decrypted, or redacted.
+"""The treatment of recorded values in an export: written as stored, decrypted, or redacted.
 
 A redacted value keeps its type, so that today's classes read it and code finds its fields. With `DURABLE["REDACT"]`
 what the hook leaves as it is stays; without a hook, everything is replaced. What is replaced becomes a placeholder of
@@ -29,7 +29,7 @@ from durable.core.rewind.replay import moved_entry, moved_message
 from durable.core.tags import MAX_VALUE, with_new_values
 from durable.inspection.payloads import redacted, to_plain
 
-#: What reads values that were decrypted or redacted.
+#: The codec that reads decrypted or redacted values.
 PLAIN: Final = JsonCodec(max_bytes=sys.maxsize)
 REDACTED: Final = "(redacted)"
 _KEPT: Final = (type(None), bool, Enum)
@@ -48,7 +48,7 @@ _PLACEHOLDERS: Final[Mapping[type, Any]] = {
 
 
 class Values(StrEnum):
-    """The form in which values are written. The words are in the files."""
+    """The form in which values are written. The names are stored in files."""
 
     STORED = "stored"
     DECRYPTED = "decrypted"
@@ -56,7 +56,7 @@ class Values(StrEnum):
 
 
 def converted_run(run: RunRecord, values: Values) -> RunRecord:
-    """Return the run with its values as `values` says. Raises PayloadError for one that cannot be read."""
+    """Return the run with its values in the form `values`. Raises PayloadError for an unreadable one."""
     if values is Values.STORED:
         return run
     change = _Change(run.workflow, values)
@@ -74,7 +74,7 @@ def converted_run(run: RunRecord, values: Values) -> RunRecord:
 
 
 def converted_entry(run: RunRecord, entry: EntryRecord, values: Values) -> EntryRecord:
-    """Return the entry of the run with its values as `values` says. Raises PayloadError."""
+    """Return the entry of the run with its values in the form `values`. Raises PayloadError."""
     if values is Values.STORED:
         return entry
     change = _Change(run.workflow, values)
@@ -87,19 +87,19 @@ def converted_entry(run: RunRecord, entry: EntryRecord, values: Values) -> Entry
 
 
 def converted_message(run: RunRecord, message: Message, values: Values) -> Message:
-    """Return the message of the run with its values as `values` says. Raises PayloadError."""
+    """Return the message of the run with its values in the form `values`. Raises PayloadError."""
     if values is Values.STORED:
         return message
     return moved_message(message, run.id, message.id, _Change(run.workflow, values).copied)
 
 
 def converted_tags(run: RunRecord, tags: Mapping[str, str], values: Values) -> dict[str, str]:
-    """Return tags of the run with their values as `values` says; they are no codec text."""
+    """Return the run's tags in the form `values`; unlike other values, they are not codec text."""
     return dict(tags) if values is not Values.REDACTED else _Change(run.workflow, values).tags(tags)
 
 
 class _Change:
-    """The change of the values of one run."""
+    """Converts the values of one run."""
 
     def __init__(self, workflow: str, values: Values) -> None:
         self._workflow = workflow
@@ -109,7 +109,7 @@ class _Change:
         return self.text(text, place)
 
     def text(self, text: str, place: Place) -> str:
-        """Return codec text of `place` as text that PLAIN reads."""
+        """Return codec text of `place`, converted for PLAIN."""
         value = runtime.current().decode(text, place)
         if self._values is Values.REDACTED:
             value = self._redacted(value, place)
@@ -124,13 +124,13 @@ class _Change:
         return None if error is None else ErrorInfo(error.type, self.prose(error.message), "")
 
     def prose(self, text: str) -> str:
-        """Return the text of an error or of a person."""
+        """Convert the text of an error or of a person."""
         if not text:
             return ""
         return str(redacted(self._workflow, "error", text)) if conf.REDACT else REDACTED
 
     def data(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the engine's data of an entry without texts of errors and people."""
+        """Return the engine's data of an entry, with texts of errors and people removed."""
         found = dict(data)
         if "branches" in found:
             found["branches"] = {name: self._branch(each) for name, each in found["branches"].items()}
@@ -150,7 +150,7 @@ class _Change:
         return with_new_values(found, self.tags)
 
     def tags(self, tags: Mapping[str, str]) -> dict[str, str]:
-        """Return tags without their values, or with those that the hook shows."""
+        """Return the tags without their values, or with the values that the hook shows."""
         if not conf.REDACT:
             return dict.fromkeys(tags, REDACTED)
         shown = {name: str(redacted(self._workflow, f"tag:{name}", value)) for name, value in tags.items()}
@@ -164,7 +164,7 @@ class _Change:
 
 
 def _field(place: Place) -> str:
-    """Return the name of the value for the hook of the project."""
+    """Return the project hook's name for the value."""
     if place.field in ("message", "response"):
         return f"{place.field}:{unescape(place.where.rpartition('/')[2])}"
     return f"{place.field}:{place.where}" if place.where else place.field
@@ -176,9 +176,9 @@ def _replaced(value: Any) -> Any:
 
 
 def _merged(value: Any, shown: Any, *, is_whole: bool = False) -> Any:
-    """Return the value with placeholders for the parts of which `shown` differs; for all parts with `is_whole`.
+    """Return the value with placeholders for the parts that `shown` changes; for all parts with `is_whole`.
 
-    `shown` is plain data of the same shape. A part that it lacks is replaced.
+    `shown` is plain data of the same shape. A part missing from it is replaced.
     """
     if isinstance(value, _KEPT):
         return value

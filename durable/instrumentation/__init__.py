@@ -1,1 +1,1 @@
-"""Tell observers of passes and calls, for metrics and tracing. Must not change what it observes."""
+"""Report passes and calls to observers, for metrics and tracing. Must not affect what it observes."""

@@ -1,7 +1,7 @@
 """Observers of passes and of the calls of users' functions; metrics and tracing are observers.
 
-Owns the list of observers and how they are called. An observer must not decide or break anything: what it raises is
-logged and goes no further. Without observers, a pass costs one check of an empty tuple, and a call costs nothing.
+Owns the list of observers and how they are called. An observer must not decide or break anything: its errors are logged
+and not raised. Without observers, a pass costs one check of an empty tuple, and a call costs nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Observer(Protocol):
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
         """Called when a pass of `run`, as it was claimed, begins at `now`.
 
-        Return None to observe the pass no further.
+        Return None to ignore the rest of the pass.
         """
 
     def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
@@ -54,7 +54,7 @@ class Observer(Protocol):
 
 
 def lateness(run: RunRecord, now: datetime) -> float | None:
-    """Return for how many seconds the run has been due at the beginning of its pass.
+    """Return how many seconds the run had been due at the beginning of its pass.
 
     Return None for a pass that continues a run whose worker died: that run was not waiting.
     """
@@ -76,13 +76,13 @@ def uninstall(observer: Observer) -> None:
 
 
 def started(run: RunRecord) -> None:
-    """Tell the observers of a new run."""
+    """Report a new run to the observers."""
     for each in _installed:
         _safely(each.run_started, run)
 
 
 def start_refused(limit: str) -> None:
-    """Tell the observers that want to know of a start that the rate of a limit has refused."""
+    """Report a start refused by a limit's rate to observers with that method."""
     for each in _installed:
         if (hears := getattr(each, "start_refused", None)) is not None:
             _safely(hears, limit)
@@ -109,7 +109,7 @@ class PassObservation:
         return _observed_call(self._observers, self._run, call)
 
     def event_happened(self, event: Event) -> None:
-        """Tell the observers that have `event_happened` of an event of the pass."""
+        """Report an event of the pass to the observers with `event_happened`."""
         for each in self._observers:
             if (hears := getattr(each, "event_happened", None)) is not None:
                 _safely(hears, self._run, event)

@@ -29,7 +29,7 @@ from durable.instrumentation.observers import CallEnds, PassEnds, lateness
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
 
-REMEMBERED = 10_000  # runs whose newest pass in this process is known
+REMEMBERED = 10_000  # runs to remember the newest pass of, in this process
 
 _installed: list[Tracing] = []
 
@@ -65,7 +65,7 @@ def _digest(run_id: str) -> bytes:
 
 
 class Tracing:
-    """Makes the spans. `provider` is OpenTelemetry's global one unless it is given."""
+    """Creates the spans. `provider` defaults to OpenTelemetry's global one."""
 
     def __init__(self, provider: Any = None) -> None:
         from opentelemetry import trace
@@ -93,7 +93,7 @@ class Tracing:
 
         span = self._tracer.start_span(
             f"pass {run.workflow}",
-            context=context.Context(),  # a trace of its own: the RQ job around it is about other runs too
+            context=context.Context(),  # a trace of its own: the surrounding RQ job covers other runs too
             kind=trace.SpanKind.CONSUMER,
             links=self._links(run.id),
             attributes={

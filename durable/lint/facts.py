@@ -191,7 +191,7 @@ class Comparison:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Facts:
-    """All that was seen in one workflow."""
+    """All facts found in one workflow."""
 
     name: str
     module: Module
@@ -214,7 +214,7 @@ class Facts:
 
 
 def are_exclusive(first: Operation, second: Operation) -> bool:
-    """Return True if no pass comes to both, the first being earlier in the code."""
+    """Return True if no pass reaches both; the first one is earlier in the code."""
     for position, (one, other) in enumerate(zip(first.path, second.path, strict=False)):
         if one == other:
             continue

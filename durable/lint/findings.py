@@ -1,4 +1,4 @@
-"""A finding, and the parts of a rule: an id, a level, why it exists, what to do, and a function of facts."""
+"""A finding, and a rule: its id, level, reason and advice, and a function of facts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "hint")
 class Finding:
     """One finding. `line` counts from 1; `workflow` is the name of the workflow it was found in, "" for a whole file.
 
-    "error": the code fails, or does other things when it is replayed. "warning": it may. "hint": it works, and could be
-    better.
+    "error": the code fails, or behaves differently when it is replayed. "warning": it may. "hint": it works, and could
+    be better.
     """
 
     id: str
@@ -68,12 +68,12 @@ class Rule:
     check: Check
 
 
-#: The rules that `rule` has made, in the order of their code.
+#: The rules created by `rule`, in the order of their code.
 MADE: Final[list[Rule]] = []
 
 
 def rule(id: str, level: Level, title: str, *, why: str, fix: str) -> Callable[[Check], Check]:
-    """Make a rule of the function that checks it."""
+    """Create a rule from the function that checks it."""
 
     def made(check: Check) -> Check:
         MADE.append(Rule(id=id, level=level, title=title, why=why, fix=fix, check=check))

@@ -1,4 +1,4 @@
-"""What is known without reading a workflow: names outside of the project, and the classes of the project.
+"""Knowledge independent of a workflow: names outside of the project, and the project's classes.
 
 Says which names read or change the world, which classes are Django models, and what calls return that lead outside of
 the project. A name is dotted and absolute, as imports give it; builtins are below `builtins`.
@@ -107,7 +107,7 @@ _HARMLESS: Final = frozenset(
 #: Names that are read, not called.
 _READS: Final = {"os.environ": "environment", "sys.argv": "environment"}
 
-#: The kinds of services that a step calls; rows of the own database are none.
+#: The kinds of services that a step calls; rows of the project's database do not count.
 SERVICES: Final = frozenset({"network", "process"})
 KINDS: Final = tuple(_CALLS)
 
@@ -126,7 +126,7 @@ def _is_below(name: str, known: frozenset[str]) -> bool:
 
 
 def kind_of(name: str) -> str | None:
-    """Return what a call of this name does that workflow code may not do, None if nothing is known."""
+    """Return the forbidden effect of calling this name in workflow code, or None."""
     if _is_below(name, _HARMLESS):
         return None
     if name.startswith("random.Random.") or name.rpartition(".")[2].endswith(("Error", "Exception")):
@@ -147,7 +147,7 @@ def service_of(name: str) -> str:
 
 
 def acts(name: str) -> bool:
-    """Return True if a name of something unknown says that a call of it moves money: `bank.charge`."""
+    """Return True if the unknown name suggests that calling it moves money: `bank.charge`."""
     return "." in name and name.rpartition(".")[2] in _MONEY
 
 
@@ -165,7 +165,7 @@ ROW_METHODS: Final = frozenset({"save", "asave", "delete", "adelete", "refresh_f
 
 
 def method_of(holder: Class | Instance, name: str) -> Function | None:
-    """Return a method of a class or instance of the project, None if it is written nowhere in the project."""
+    """Return a method of a class or instance of the project, None if the project does not define it."""
     return _method_of(holder if isinstance(holder, Class) else holder.of, name, holder, 0)
 
 
@@ -189,7 +189,7 @@ def _method_of(owner: Class, name: str, holder: Class | Instance, depth: int) ->
 
 
 def has_default_repr(value: object, *, is_repr: bool) -> bool:
-    """Return True if the text of a value has an address in it, which differs from process to process.
+    """Return True if the text of a value contains an address, which differs between processes.
 
     `is_repr`: the text is its `repr()`.
     """
@@ -201,7 +201,7 @@ def has_default_repr(value: object, *, is_repr: bool) -> bool:
 
 
 def _is_plain(owner: Class, *, is_repr: bool, depth: int) -> bool:
-    """Return True if a class of the project is known not to say what its instances look like."""
+    """Return True if a class of the project certainly has no text of its own for its instances."""
     if owner.node.decorator_list or owner.node.keywords or depth > _MAX_BASES:
         return False
     says = {"__repr__"} if is_repr else {"__repr__", "__str__", "__format__"}
@@ -239,7 +239,7 @@ _WITHOUT_VALUE: Final = frozenset({"threads", "sleep"})  # kinds of calls whose 
 
 
 def called(name: str, node: ast.Call, args: Sequence[Result], origins: frozenset[Origin]) -> tuple[Result, str | None]:
-    """Return what a call is read as, and the kind of what it does to the world, None if nothing is known of that."""
+    """Return the value of a call, and the kind of its effect on the world, None if nothing is known about that."""
     if name == "functools.partial" and args and isinstance(args[0].value, Function):
         function = args[0].value
         given = (*function.given, *(each.value for each in args[1:]))
@@ -282,14 +282,14 @@ def all_origins(results: Sequence[Result]) -> frozenset[Origin]:
 
 
 def in_order(result: Result) -> frozenset[Origin]:
-    """Return the origins of something whose elements are looked at in their order."""
+    """Return the origins of a value that is iterated in order."""
     if isinstance(result.value, OwnSet):
         return result.origins | {Origin("set order", result.value.text, result.value.line)}
     return result.origins
 
 
 def without_order(origins: frozenset[Origin]) -> frozenset[Origin]:
-    """Return the origins of something that does not depend on the order of elements."""
+    """Return the origins of a value that does not depend on the order of its elements."""
     return frozenset(each for each in origins if each.kind != "set order")
 
 

@@ -1,7 +1,7 @@
 """The project as text: the files to read, their modules, and the values that names and expressions stand for.
 
-Nothing is imported or run. A value is None for all that reading does not tell.
-A module is read when a name leads there, if its file lies below the project.
+Nothing is imported or run. A value is None if reading the code does not tell it. A module is read when a name leads
+there, if its file lies below the project.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneOf:
-    """One of these functions: which one is not known."""
+    """One of these functions; it is not known which."""
 
     functions: tuple[Function, ...]
 
@@ -246,7 +246,7 @@ class Instance:
     holds: dict[str, Context | Instance | None] = field(default_factory=dict)
 
     def give(self, name: str, value: Value) -> None:
-        """Note what an attribute is given; None for one that is given two things."""
+        """Record what is assigned to an attribute; None if it is assigned different things."""
         known = value if isinstance(value, Context | Instance) else None
         self.holds[name] = known if self.holds.get(name, known) == known else None
 
@@ -341,7 +341,7 @@ class Display:
 
 _BUILTINS: Final = frozenset(dir(builtins))
 _WORKFLOW: Final = frozenset({"durable.workflow", "durable.definitions.workflow"})
-_MAX_HOPS: Final = 20  # re-exports that a name is followed through
+_MAX_HOPS: Final = 20  # the most re-exports to follow for a name
 _LIBRARIES: Final = ("site-packages", "dist-packages")
 
 
@@ -418,7 +418,7 @@ class Module:
         return isinstance(made, External) and made.name in ("itertools.count", "itertools.cycle", "builtins.iter")
 
     def absolute(self, node: ast.ImportFrom) -> str:
-        """Return the absolute name of the module that an import names."""
+        """Return the absolute name of the module in an import."""
         if not node.level:
             return node.module or ""
         parents = self.package.split(".") if self.package else []
@@ -463,7 +463,7 @@ class Module:
         return None
 
     def dotted(self, node: ast.expr, hops: int = 0) -> Value:
-        """Return what a chain of global names means: `module.name`."""
+        """Return the value of a chain of global names: `module.name`."""
         if isinstance(node, ast.Name):
             return self.value(node.id, hops + 1)
         if isinstance(node, ast.Attribute):
@@ -536,7 +536,7 @@ class Project:
         return next((each for each in read if each.shown_path == shown_path), None)
 
     def named(self, name: str, source: Module, hops: int = 0) -> Value:
-        """Return what an absolute dotted name means to a module of the project."""
+        """Return the value of an absolute dotted name in a module of the project."""
         if name == "durable" or name.startswith("durable."):
             return External(name)
         parts = name.split(".")
@@ -554,7 +554,7 @@ class Project:
         return External(name)
 
     def member(self, owner: Value, name: str, hops: int = 0) -> Value:
-        """Return what an attribute of something means."""
+        """Return the value of an attribute."""
         if hops > _MAX_HOPS:
             return None
         if isinstance(owner, External):
@@ -600,7 +600,7 @@ def _module_file(root: Path, name: str) -> Path | None:
 
 
 def _root_and_name(path: Path) -> tuple[Path, str]:
-    """Return the directory that a module's name begins below, and the name."""
+    """Return the directory from which a module's name is imported, and the name."""
     absolute = path.absolute()
     names = [] if absolute.name == "__init__.py" else [absolute.stem]
     parent = absolute.parent

@@ -1,7 +1,7 @@
 """Reads the code of one workflow, as far as it belongs to the project, and notes facts. Judges nothing.
 
-Follows calls two deep, bodies of loops, branches and blocks to any depth, and functions of steps. What it does not
-understand it passes by: a value that is not known is None, and no rule speaks of it.
+Follows calls two deep, bodies of loops, branches and blocks to any depth, and functions of steps. It skips what it does
+not understand: a value that is not known is None, and no rule speaks of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from durable.lint.modules import (
 )
 
 MAX_DEPTH: Final = 2
-_MAX_STATEMENTS: Final = 200_000  # that are read for one workflow, those of a helper once for each call of it
+_MAX_STATEMENTS: Final = 200_000  # statements read for one workflow; a helper's count for each call
 
 
 class Reader:
@@ -214,9 +214,9 @@ class Reader:
 
     @contextmanager
     def within(self, branch: Branch, frame: Frame) -> Iterator[None]:
-        """Read a part of the code that is not always run, or not once.
+        """Read a part of the code that may not run, or may run several times.
 
-        Afterwards a name may hold what it held before.
+        Afterwards a name may also hold its earlier value.
         """
         env = frame.env
         before = dict(env.origins) if branch.kind in ("arm", "loop", "try") else {}
@@ -258,7 +258,7 @@ class Reader:
         self.block(node.orelse, frame)
 
     def element(self, iterated: Result) -> tuple[Result, frozenset[Origin]]:
-        """Return what one element of something is, and why the order of all differs from pass to pass."""
+        """Return an element of a value, and why the order of its elements may differ between passes."""
         value, origins = iterated
         if isinstance(value, OwnSet):
             origins |= {Origin("set order", value.text, value.line)}
@@ -298,7 +298,7 @@ class Reader:
     # -- names
 
     def assign(self, target: ast.expr, result: Result, frame: Frame) -> None:
-        """Note what a target holds from here on."""
+        """Record what a target holds from here on."""
         match target:
             case ast.Name():
                 self.set(target.id, result, frame, target)
@@ -324,7 +324,7 @@ class Reader:
                 self.mutate(target.value, target, frame)
 
     def set(self, name: str, result: Result, frame: Frame, node: ast.AST | None = None) -> None:
-        """Note what a name holds from here on."""
+        """Record what a name holds from here on."""
         value, origins = result
         if name in frame.globals or name in frame.nonlocals:
             owner = None if name in frame.globals else frame.env.parent and frame.env.parent.owner(name)
@@ -362,7 +362,7 @@ class Reader:
         return self._counts[node]
 
     def mutate(self, target: ast.expr, node: ast.AST, frame: Frame) -> None:
-        """Note that what `target` stands for is changed."""
+        """Record that the object behind `target` is changed."""
         root = target
         while isinstance(root, ast.Attribute | ast.Subscript):
             root = root.value
@@ -392,9 +392,9 @@ class Reader:
         )
 
     def _mutate_holder(self, target: ast.Attribute, node: ast.AST, frame: Frame) -> None:
-        """Note that a step changes an attribute of the object whose method it is.
+        """Record that a step changes an attribute of the object whose method it is.
 
-        What that means for others is not known.
+        The effect on other names is not known.
         """
         step = frame.step
         if step is None or step.holder is None or step.function is None or not isinstance(target.value, ast.Name):

@@ -47,7 +47,7 @@ NAMES = (
 )
 
 
-_LATE = 100  # late schedules that are counted
+_LATE = 100  # late schedules to count
 
 
 class RowsCollector(Collector):

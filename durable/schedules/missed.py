@@ -1,6 +1,6 @@
 """The due moments of a schedule: those that become ticks, and those that were missed.
 
-More than one moment is due, or one is late, after a time without a timer: a deploy, an outage, a suspended laptop.
+Several moments are due, or one is late, after a time without a timer, such as a deploy or an outage.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from durable.schedules.rules import CatchUp, Rule, latest, next_after, upcoming
 
 #: A tick that begins later than this is late: it counts as missed.
 LATE: Final = timedelta(minutes=1)
-#: Ticks that `catch_up="all"` catches up, at most.
+#: The most ticks that `catch_up="all"` catches up.
 MOST_CAUGHT_UP: Final = 100
-#: Missed moments that are listed, at most.
+#: The most missed moments that are listed.
 MOST_LISTED: Final = 200
 
 
@@ -31,7 +31,7 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """The work of a schedule at one look: `tick` now, if it is not None, and record `missed`.
+    """The work that is due for a schedule: `tick` now, if it is not None, and record `missed`.
 
     `next_at` is the moment after `tick`, or after the missed ones: None if the rules have none. `is_catching_up`: the
     tick is one of those that were missed. `is_incomplete`: there were more missed moments, older than those listed.
@@ -99,7 +99,7 @@ def due_at(
 def _moments(
     rules: Sequence[Rule], zone: str, next_at: datetime, now: datetime, delay: Callable[[datetime], timedelta]
 ) -> tuple[list[datetime], bool]:
-    """Return the moments that are due, oldest first, `next_at` at least; and whether these are all."""
+    """Return the due moments, oldest first, at least `next_at`; and whether these are all."""
     begin = list(islice(upcoming(rules, zone, next_at), 10))
     early = [next_at]
     for each in begin:

@@ -42,7 +42,7 @@ MAX_NAME: Final = 170
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of `cron` and `every` besides the rule; None where one was not given."""
+    """Options of `cron` and `every` besides the rule; None for those not given."""
 
     zone: str | None = None
     overlap: Overlap | None = None
@@ -76,7 +76,7 @@ class Options:
         )
 
     def said(self) -> dict[str, Any]:
-        """Return those that were said, by name."""
+        """Return the given options by name."""
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
 
 
@@ -137,14 +137,14 @@ def run_id_of(name: str, moment: datetime) -> str:
 
 
 def text_of(moment: datetime) -> str:
-    """Return the moment as ids and error texts have it: in UTC, to the second unless it lies between two."""
+    """Return the moment in the form for ids and error texts: in UTC, with a fraction only if it has one."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def jitter_of(name: str, moment: datetime, jitter: timedelta) -> timedelta:
-    """Return by how much the tick of this schedule for this moment is put off: at least 0, less than `jitter`.
+    """Return the delay of the schedule's tick for this moment: at least 0, less than `jitter`.
 
-    The same for the same arguments, in every process: it is made of a hash of both.
+    The same in every process for the same arguments, because it is computed from their hash.
     """
     if not jitter:
         return timedelta(0)
@@ -202,7 +202,7 @@ RuleLike: TypeAlias = str | Rule | Sequence[str | Rule]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one schedule, of which it has the moments of all, and the options said with them."""
+    """The rules of one schedule, whose moments are combined, and their options."""
 
     rules: tuple[Rule, ...]
     options: Options = field(default_factory=Options, compare=False)
@@ -275,7 +275,7 @@ def every(
 def read_rules(given: RuleLike) -> Rules:
     """Return the rules that a user has given: one rule, a list of rules, or the text of either.
 
-    Options that several rules of a list say must be the same. Raises TypeError and ValueError.
+    Options given by several rules of a list must be equal. Raises TypeError and ValueError.
     """
     if isinstance(given, str):
         rules = _of_text(given)
@@ -368,7 +368,7 @@ def duration_text(duration: timedelta) -> str:
     return " ".join(parts) or "0 seconds"
 
 
-#: Zones keep an offset for longer than this, so that two looks this far apart miss no change.
+#: Zones keep an offset for longer than this, so that two samples this far apart miss no change.
 _STEP: Final = timedelta(days=7)
 _RESOLUTION: Final = timedelta(seconds=1)
 
@@ -452,7 +452,7 @@ _LOOK_BACK: Final = timedelta(minutes=10)
 
 
 def next_after(rules: Sequence[Rule], zone: str, after: datetime) -> datetime | None:
-    """Return the first moment of the rules that is later than `after`; None if there is none."""
+    """Return the first moment of the rules after `after`, or None."""
     local = ZoneInfo(zone)
     utc = after.astimezone(UTC)
     found = [moment for rule in rules if (moment := _next(rule, local, utc)) is not None]

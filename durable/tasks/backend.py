@@ -1,17 +1,13 @@
-"""The backend: what a task of Django's framework has, as what a run has, and back; and the workflow of such runs.
+"""The backend: maps a task of Django's framework to a run and back; and the workflow of such runs.
 
-| task | run |
-| --- | --- |
-| `enqueue` | a start: it happens if and when the transaction on durable's database commits |
-| the result's id | the run's id |
-| `queue_name` | the RQ queue of that name; `QUEUES` of the backend says which there are |
-| `run_after` | the start's delay |
-| `priority` | another RQ queue, if OPTIONS["priorities"] has one for it; workers serve queues in their order |
-| READY, RUNNING, SUCCESSFUL, FAILED | pending or parked, running, completed, failed or cancelled |
-| an exception | a failed attempt; tried again OPTIONS["max_retries"] times (0) |
+| task | run | | --- | --- | | `enqueue` | a start: it happens if and when the transaction on durable's database commits
+| | the result's id | the run's id | | `queue_name` | the RQ queue of that name; `QUEUES` of the backend says which
+there are | | `run_after` | the start's delay | | `priority` | another RQ queue, if OPTIONS["priorities"] has one for
+it; workers serve queues in their order | | READY, RUNNING, SUCCESSFUL, FAILED | pending or parked, running, completed,
+failed or cancelled | | an exception | a failed attempt; tried again OPTIONS["max_retries"] times (0) |
 
-The workflow has one step, which calls the task. It knows the task by its importable name and calls nothing else.
-A worker that dies in a task leaves it to another one, so a task may be called more than once. No tasks framework is
+The workflow has one step, which calls the task. It knows the task by its importable name and calls nothing else. A
+worker that dies in a task leaves it to another one, so a task may be called more than once. No tasks framework is
 imported here: a call names its own.
 """
 

@@ -12,11 +12,11 @@ from durable.lint.findings import Report, rule
 from durable.lint.known import SERVICES, is_write, service_of
 from durable.lint.modules import External, Function, Module, Text, is_class_name
 
-_LOOKS: Final = (  # what looks at a value: a coroutine has none yet
+_LOOKS: Final = (  # expressions that read a value, which a coroutine does not have yet
     *(ast.Attribute, ast.Subscript, ast.FormattedValue, ast.Compare, ast.BinOp, ast.BoolOp, ast.UnaryOp),
     *(ast.If, ast.While, ast.For, ast.IfExp),
 )
-#: Functions that look at a coroutine and do not await it.
+#: Functions that inspect a coroutine without awaiting it.
 _LOOKING: Final = frozenset(
     {"print", "str", "repr", "bool", "len", "int", "isinstance", "type", "format", "list", "dict"}
 )
@@ -56,7 +56,7 @@ def _not_awaited(facts: Facts) -> Iterator[Report]:
 
 
 def _is_lost(node: ast.expr, module: Module, used: dict[ast.AST, set[str]]) -> bool:
-    """Return True if nothing later can await what the call returned."""
+    """Return True if nothing later can await the result of the call."""
     parent = module.parents.get(node)
     if isinstance(parent, ast.Expr) or _is_looked_at(node, module):
         return True
@@ -74,7 +74,7 @@ def _is_lost(node: ast.expr, module: Module, used: dict[ast.AST, set[str]]) -> b
 
 
 def _is_looked_at(node: ast.AST, module: Module) -> bool:
-    """Return True if what is around a coroutine looks at it, or returns it from another coroutine."""
+    """Return True if the enclosing code inspects a coroutine, or returns it from another coroutine."""
     parent = module.parents.get(node)
     if isinstance(parent, _LOOKS):
         return True
@@ -91,7 +91,7 @@ def _is_looked_at(node: ast.AST, module: Module) -> bool:
 
 
 def _is_awaited_later(assign: ast.AST, name: str, module: Module, used: dict[ast.AST, set[str]]) -> bool:
-    """Return True if the name is awaited in the function, or handed to what may await it."""
+    """Return True if the name is awaited in the function, or passed to something that may await it."""
     here: ast.AST | None = assign
     while here is not None and not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef):
         here = module.parents.get(here)
@@ -227,7 +227,7 @@ def _handler(facts: Facts) -> Iterator[Report]:
 
 
 def _unnamed(handler: object) -> str:
-    """Return what a function is that no other process can import, "" if it can, or if nothing is known."""
+    """Describe a function that no other process can import; "" if it can be imported, or nothing is known."""
     if not isinstance(handler, Function):
         return ""
     if handler.is_partial:

@@ -75,7 +75,7 @@ def _duplicate(facts: Facts) -> Iterator[Report]:
 
 
 def _where(operation: Operation, other: Operation) -> tuple[Module, int]:
-    """Return where the second operation is: if both are one line of a helper, the second call of that."""
+    """Return where the second operation is; if both are on one line of a helper, the second call of the helper."""
     if operation.node is other.node:
         for (module, node), (_, previous) in zip(operation.sites, other.sites, strict=False):
             if node is not previous:
@@ -134,7 +134,7 @@ def _leaves_before_call(inner: tuple[Branch, ...], leaves: set[str]) -> bool:
 
 
 def _is_fixed(operation: Operation, loop: Branch, bound: dict[ast.AST, set[str]]) -> bool:
-    """Return True if the name is made of names that the loop does not bind."""
+    """Return True if the name depends only on names that the loop does not bind."""
     node = operation.name_node
     if node is None or not isinstance(node, ast.JoinedStr | ast.Name):
         return False
@@ -247,7 +247,7 @@ def _variables(loop: ast.AST) -> set[str]:
 
 
 def _free(node: ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """Return the names that a function looks up when it is called, without its own."""
+    """Return the names that a function looks up when it is called, except its own."""
     arguments = node.args
     own = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
     own |= {each.arg for each in (arguments.vararg, arguments.kwarg) if each is not None}
@@ -259,7 +259,7 @@ def _free(node: ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]
 
 
 def _is_kept(node: ast.AST, loop: ast.AST, module: Module) -> bool:
-    """Return True if a function is put away within the loop, instead of being called at once."""
+    """Return True if a function is stored within the loop instead of being called at once."""
     here: ast.AST = node
     while here is not loop:
         parent = module.parents.get(here)
@@ -282,7 +282,7 @@ def _is_store_call(call: ast.Call) -> bool:
 
 
 def _outlives(call: ast.Call, loop: ast.AST) -> bool:
-    """Return True if what a call adds to is not made anew within the loop."""
+    """Return True if the object to which a call adds is not created anew within the loop."""
     assert isinstance(call.func, ast.Attribute)
     holder = call.func.value
     if not isinstance(holder, ast.Name):

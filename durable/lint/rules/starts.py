@@ -20,9 +20,9 @@ _LONGEST_SHARE: Final = 200
 
 
 def problems_of_rank(workflow: WorkflowValue) -> Iterator[tuple[str, str]]:
-    """Yield what is refused of the rank, and the mend.
+    """Yield the problems of the rank, each with the advice.
 
-    A text of a priority may be a name of the settings: it is not judged.
+    A text as a priority may be a name from the settings, so it is not judged.
     """
     priority, share, weight = (_constant(workflow, each) for each in ("priority", "share", "weight"))
     if priority == "":
@@ -234,7 +234,7 @@ def _has(workflow: WorkflowValue, option: str) -> bool:
 
 
 def _problems_of_key(child: WorkflowValue, *, is_map: bool) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the key of a child, or of the children of a map."""
+    """Yield the problems of the key of a child, or of a map's children."""
     if _has(child, "debounce"):
         yield "A child cannot have `debounce`.", "Start the run in a step."
     elif _has(child, "id") and is_map:
@@ -428,7 +428,7 @@ def _slot_of(node: ast.expr | None) -> tuple[str, bool]:
 
 
 def _unsteady(limit: _Declared) -> Iterator[str]:
-    """Yield what the key of a limit calls that answers otherwise at another time or in another process."""
+    """Yield the calls in a limit's key that may return another value at another time or in another process."""
     module, body = limit.module, limit.key
     if isinstance(body, ast.Name | ast.Attribute):
         function = module.dotted(body)

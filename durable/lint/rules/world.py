@@ -1,5 +1,5 @@
-"""Rules of the code between steps: it reads no clock and no dice, reaches nothing outside of the process, and makes
-its state of what steps return.
+"""Rules of the code between steps: it must not read clocks or random numbers, must not reach outside of the process,
+and must build its state from the results of steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _AGAIN: Final = "The code between steps runs again in each pass, after each slee
 
 
 def _no_calls(kinds: Collection[str], says: str, id: str, level: Level, title: str, *, why: str, fix: str) -> None:
-    """Make the rule that the code between steps makes no call of these kinds."""
+    """Create the rule that code between steps makes no calls of these kinds."""
 
     def check(facts: Facts) -> Iterator[Report]:
         for call in facts.calls:
@@ -252,7 +252,7 @@ def _is_within(env: Env, functions: list[tuple[Module, Any]]) -> bool:
 
 
 def _read_names(function: ast.AST, receivers: set[ast.AST | None]) -> set[str]:
-    """Return the names that a function reads, other than to change what they hold."""
+    """Return the names that a function reads, except to change their objects."""
     return {
         node.id
         for node in ast.walk(function)
@@ -273,7 +273,7 @@ def _reads_attribute(function: ast.AST, name: str, attribute: str) -> bool:
 
 
 def _only_adds(node: ast.Name, module: Module) -> bool:
-    """Return True if a name is read only to add to what it holds: nothing follows from it."""
+    """Return True if a name is read only to add to its object, so that nothing depends on it."""
     user = module.parents.get(node)
     if isinstance(user, ast.Subscript):
         return isinstance(user.ctx, ast.Store) and user.value is node

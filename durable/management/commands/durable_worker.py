@@ -167,7 +167,7 @@ class Command(BaseCommand):
         return queues
 
     def _await_migrations(self, is_over: Callable[[], bool] = lambda: False, health: Health | None = None) -> None:
-        """Wait for the migrations of a deploy that starts workers first: without them each job would fail."""
+        """Wait for migrations if a deploy starts workers first: without them each job would fail."""
         from durable.inspection.database import how_to_migrate
         from durable.worker.health import Health
 
@@ -185,7 +185,7 @@ class Command(BaseCommand):
         self._say("migrations are applied")
 
     def _refuse_unsuitable_database(self) -> None:
-        """Raise CommandError if runs would not be safe with the database at hand, or with what stands before it."""
+        """Raise CommandError if runs would not be safe with this database, or with a cache in front of it."""
         from durable.checks.database import unsuitable
 
         with contextlib.suppress(Error):  # the database does not answer: the workers report that, and wait for it
@@ -228,7 +228,7 @@ class Command(BaseCommand):
 
 
 def _too_small_pools(concurrency: int) -> Iterator[str]:
-    """Warn about Django's connection pools in which a process with so many threads could wait for itself."""
+    """Warn about Django's connection pools that are too small: a process with this many threads could deadlock."""
     for alias, config in connections.settings.items():
         pool = config["OPTIONS"].get("pool")
         if not pool:
