@@ -240,25 +240,25 @@ class PostgresStore(DatabaseStore):
 
     def commit(self, batch: Batch) -> Committed:
         if batch.run is None or batch.run.get("state") != RunState.COMPLETED:
-            committed = self._written(batch)
+            committed = self._write_batch(batch)
         else:
             is_inside = connections[self.alias].in_atomic_block  # of which a refused end must not be the end
             with transaction.atomic(using=self.alias) if is_inside else nullcontext():
-                committed = self._written(batch)
+                committed = self._write_batch(batch)
         if _NOTED not in committed.queues_to_notify:
             return committed
         return replace(committed, queues_to_notify=self._told(committed.queues_to_notify, batch.now))
 
-    def _written(self, batch: Batch) -> Committed:
+    def _write_batch(self, batch: Batch) -> Committed:
         groups, starts = batch.of(GroupChange), batch.of(ChildStart)
         has_groups = bool(groups or batch.awaited_groups)
         tagged = tags.with_tags(start.run for start in starts)
         if not (has_groups or tagged) and batch.worked is None and _BESIDE.isdisjoint(batch.changes):
-            return self._committed(batch)
+            return self._by_one_function(batch)
         with transaction.atomic(using=self.alias):
             if has_groups:
                 self._families.lock(each.id for each in groups)
-            committed = self._committed(replace(batch, slots=None))
+            committed = self._by_one_function(replace(batch, slots=None))
             self._write_beside(batch)
             if tagged:
                 tags.put(self.alias, tagged, is_retried=True)
@@ -344,20 +344,16 @@ class PostgresStore(DatabaseStore):
             queues |= self.sweep_slots(now, _TOLD_AT_ONCE)[0]
         return queues
 
-    def _committed(self, batch: Batch) -> Committed:
+    def _by_one_function(self, batch: Batch) -> Committed:
         if _only_entries(batch):
             return self._flush(batch)
         if _only_completes(batch):
             return self._complete(batch)
         if _concerns_children(batch):
-            committed = self._commit_with_children(batch)
-        else:
-            committed = self._commit(batch_parameters(batch), batch)
-        if committed is None:
-            raise LeaseLost
-        return committed
+            return self._commit_with_children(batch)
+        return self._commit(batch_parameters(batch), batch)
 
-    def _call(
+    def _call_commit(
         self, function: SQLFunction, values: Sequence[str | None], batch: Batch | None
     ) -> tuple[Row, frozenset[str]]:
         """Call the function of a commit and, if its run's slots change, CHANGE_SLOTS in the same statement.
@@ -376,7 +372,7 @@ class PostgresStore(DatabaseStore):
             raise refusal(unpack(found.message_detail or "")) from error
         return tuple(row), _queues(queues)
 
-    def _commit_with_children(self, batch: Batch) -> Committed | None:
+    def _commit_with_children(self, batch: Batch) -> Committed:
         starts = batch.of(ChildStart)
         named = [with_key for start in starts if (with_key := key_of(start)) is not None]
         if all(keys.owner_of_keys(self.alias, workflow) == workflow for workflow, _ in named):
@@ -384,28 +380,23 @@ class PostgresStore(DatabaseStore):
         with transaction.atomic(using=self.alias):  # the function would take the keys under the children's own names
             self._take_keys(starts)
             without_keys = {**batch.changes, ChildStart: [without_key(start) for start in starts]}
-            committed = self._write_with_children(replace(batch, changes=without_keys))
-            if committed is None:
-                raise LeaseLost
-            return committed
+            return self._write_with_children(replace(batch, changes=without_keys))
 
-    def _write_with_children(self, batch: Batch) -> Committed | None:
+    def _write_with_children(self, batch: Batch) -> Committed:
         parameters = [*batch_parameters(batch), *children_parameters(batch)]
-        (request, queues), of_slots = self._call(sql_functions.COMMIT_WITH_CHILDREN, parameters, batch)
-        return _committed(request, queues, of_slots)
+        (request, queues), of_slots = self._call_commit(sql_functions.COMMIT_WITH_CHILDREN, parameters, batch)
+        return _answer_of(request, _queues(queues) | of_slots)
 
     def _flush(self, batch: Batch) -> Committed:
         entries = row_rules.entries_to_write(batch.entries)
         run, fence = pack(batch.run_id), str(batch.fence)
         if len(entries) == 1:
             values = [run, fence, *sql_functions.recorded(entries[0]), *witness_parameters(batch.witnesses)]
-            [request], queues = self._call(sql_functions.RECORD, values, batch)
+            [request], queues = self._call_commit(sql_functions.RECORD, values, batch)
         else:
             values = [run, fence, entries_json(entries), *witness_parameters(batch.witnesses)]
-            [request], queues = self._call(sql_functions.FLUSH, values, batch)
-        if request is None:
-            raise LeaseLost
-        return _answered(request, queues)
+            [request], queues = self._call_commit(sql_functions.FLUSH, values, batch)
+        return _answer_of(request, queues)
 
     def _complete(self, batch: Batch) -> Committed:
         assert batch.run is not None
@@ -415,26 +406,20 @@ class PostgresStore(DatabaseStore):
         end = [pack(batch.run_id), str(batch.fence), text(finished_at), pack(output)]
         values = [*end, *witness_parameters(batch.witnesses)]
         if batch.parent_id is None:
-            [request], of_slots = self._call(sql_functions.COMPLETE, values, batch)
-            committed = None if request is None else _answered(request, of_slots)
-        else:
-            values.append(pack(batch.parent_id))
-            (request, queues), of_slots = self._call(sql_functions.COMPLETE_CHILD, values, batch)
-            committed = _committed(request, queues, of_slots)
-        if committed is None:
-            raise LeaseLost
-        return committed
+            [request], of_slots = self._call_commit(sql_functions.COMPLETE, values, batch)
+            return _answer_of(request, of_slots)
+        values.append(pack(batch.parent_id))
+        (request, queues), of_slots = self._call_commit(sql_functions.COMPLETE_CHILD, values, batch)
+        return _answer_of(request, _queues(queues) | of_slots)
 
-    def _commit(self, parts: CommitParameters, batch: Batch | None = None) -> Committed | None:
-        """Write the parts of a batch or of a change. Return None, with nothing written, if the run has a newer
-        fence.
-        """
+    def _commit(self, parts: CommitParameters, batch: Batch | None = None) -> Committed:
+        """Write the parts of a batch or of a change."""
         if batch is None or batch.failure is None:
-            (request, queues), of_slots = self._call(sql_functions.COMMIT, parts, batch)
+            (request, queues), of_slots = self._call_commit(sql_functions.COMMIT, parts, batch)
         else:
             values = [*parts, failure_row(batch.failure)]
-            (request, queues), of_slots = self._call(sql_functions.FAIL, values, batch)
-        return _committed(request, queues, of_slots)
+            (request, queues), of_slots = self._call_commit(sql_functions.FAIL, values, batch)
+        return _answer_of(request, _queues(queues) | of_slots)
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
         if not held:
@@ -519,13 +504,11 @@ _REFUSALS: Final[dict[str, Callable[[str], BaseException]]] = {
 }
 
 
-def _answered(request: str, queues: frozenset[str] = frozenset()) -> Committed:
+def _answer_of(request: str | None, queues: frozenset[str]) -> Committed:
+    """Return the answer of a commit's function. Raises LeaseLost without a request: the run has a newer fence."""
+    if request is None:
+        raise LeaseLost
     return Committed(request=request, queues_to_notify=queues) if request or queues else _NOTHING_ASKED
-
-
-def _committed(request: str | None, queues: str | None, of_slots: frozenset[str]) -> Committed | None:
-    """Return the answer of a commit; None if the run has a newer fence."""
-    return None if request is None else _answered(request, _queues(queues) | of_slots)
 
 
 def _queues(names: str | None) -> frozenset[str]:
