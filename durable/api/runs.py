@@ -32,6 +32,7 @@ from durable.api.schema import described
 from durable.conf import conf
 from durable.core.errors import RunNotFoundError
 from durable.core.ids import MAX_REASON
+from durable.core.own_runs import INTERNAL
 from durable.core.places import Place
 from durable.core.records import ENDED
 from durable.core.registry import UnknownWorkflowError
@@ -219,10 +220,6 @@ def startable(name: str) -> Workflow[Any, Any]:
     if not isinstance(found, Workflow):
         raise ProblemError("unknown-workflow", 422, f'"{name}" is started by durable itself, and not from here.')
     return found
-
-
-#: The prefix of durable's own workflows: outsiders may not write their input.
-INTERNAL = "durable."
 
 
 def is_offered(name: str) -> bool:

@@ -6,7 +6,7 @@ All times are aware datetimes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -554,15 +554,6 @@ class SavesForgotten(NamedTuple):
 #: Changes by class, in their order within a class. Besides those above: AttemptRecord, OutgoingMessage, ChildStart,
 #: GroupChange, SavedDetails and TagChange.
 Changes = dict[type, list[Any]]
-
-
-def changes_of(changes: Iterable[Any]) -> Changes:
-    """Group changes by class."""
-    found: Changes = {}
-    for each in changes:
-        found.setdefault(type(each), []).append(each)
-    return found
-
 
 C = TypeVar("C")
 

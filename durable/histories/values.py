@@ -8,7 +8,6 @@ its type: text "(redacted)", number 0, no bytes. None, True, False, members of e
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from copy import copy
 from datetime import UTC, date, datetime, time, timedelta
@@ -30,7 +29,7 @@ from durable.core.tags import MAX_VALUE, with_new_values
 from durable.inspection.payloads import redacted, to_plain
 
 #: The codec that reads decrypted or redacted values.
-PLAIN: Final = JsonCodec(max_bytes=sys.maxsize)
+PLAIN: Final = JsonCodec().unlimited
 REDACTED: Final = "(redacted)"
 _KEPT: Final = (type(None), bool, Enum)
 _PLACEHOLDERS: Final[Mapping[type, Any]] = {

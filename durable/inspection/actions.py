@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from durable.conf import conf
-from durable.core.own_runs import is_stopped
+from durable.core.own_runs import INTERNAL, is_stopped
 from durable.core.records import ENDED, WITH_WORKER, ActionOutcome, Request, RunState
 from durable.core.transitions import ALLOWED
 from durable.inspection.humanize import shortened
@@ -133,14 +133,11 @@ def detail_without_runs(action: OperatorAction) -> str:
     return action.detail.partition(_STARTED)[0].rstrip(", ")
 
 
-_INTERNAL = "durable."  # workflows of durable itself, such as a bulk operation
-
-
 def possible_verbs(run: Run) -> tuple[str, ...]:
     """Return the verbs that fit the run's current state, the likeliest first."""
     is_asked_to_pause = run.pending_request == Request.PAUSE
     is_asked_to_cancel = run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK)
-    is_internal = run.workflow.startswith(_INTERNAL)
+    is_internal = run.workflow.startswith(INTERNAL)
     is_stopped_bulk = is_stopped(run.workflow, run.state, run.waiting_for)
     is_compensating = bool(run.state_after_rollback) or run.state == RunState.ROLLING_BACK
     allowed = {verb: run.state in states for verb, states in ALLOWED.items()}

@@ -121,7 +121,7 @@ class _Found:
     outer: Env
 
 
-def lint(paths: Iterable[Path], *, rules: Sequence[Rule] = RULES) -> list[Finding]:
+def lint(paths: Iterable[Path]) -> list[Finding]:
     """Return the findings of all workflows in the files at `paths`, by path and line.
 
     Directories are searched for files of Python. A finding in a helper is one of each workflow that calls it.
@@ -142,9 +142,9 @@ def lint(paths: Iterable[Path], *, rules: Sequence[Rule] = RULES) -> list[Findin
             found[each.id, each.path, each.line, ""] = each
             continue
         modules.append(module)
-        for each in _findings(module, rules):
+        for each in _findings(module, RULES):
             found.setdefault((each.id, each.path, each.line, each.workflow), each)
-    return sorted(_allowed(found.values(), project, modules, rules), key=_place)
+    return sorted(_allowed(found.values(), project, modules, RULES), key=_place)
 
 
 def _place(finding: Finding) -> tuple[str, int, str, str]:

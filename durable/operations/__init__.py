@@ -28,12 +28,10 @@ from durable.operations.queries import (
 )
 from durable.operations.replay import give_output, plan_replay, replay
 from durable.operations.start import Started, StartRequest, restart, start
-from durable.operations.start_options import Debounce, KeyOptions, key_options, open_run
+from durable.operations.start_options import open_run
 
 __all__ = [
     "ALLOWED",
-    "Debounce",
-    "KeyOptions",
     "Sent",
     "StartRequest",
     "Started",
@@ -49,7 +47,6 @@ __all__ = [
     "history",
     "info",
     "infos",
-    "key_options",
     "move",
     "move_message",
     "open_run",

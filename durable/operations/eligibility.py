@@ -253,14 +253,14 @@ def starts_of_run(run_id: str) -> BulkStarts:
     return counter.counted(1)
 
 
-def starts_of_bulk(verb: str, selection: Selection, eligible: Eligibility, *, most: int = PLANNED) -> BulkStarts | None:
+def starts_of_bulk(verb: str, selection: Selection, eligible: Eligibility) -> BulkStarts | None:
     """Count the children that a bulk with these eligible runs starts again; None for a verb that starts none.
 
-    Examines at most `LOOKED_AT` runs, and at most `most` with children.
+    Examines at most `LOOKED_AT` runs, and at most `PLANNED` with children.
     """
     if verb != "replay":
         return None
-    counter = StartsCounter(most)
+    counter = StartsCounter()
     for page in _pages(selection, allowed_states(verb)):
         counter.add(page)
     is_partial = eligible.is_capped or counter.looked_at < eligible.count

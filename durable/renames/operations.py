@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from django.db import connections
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
@@ -25,8 +25,7 @@ from durable.core.ids import MAX_ID, check_queue
 from durable.core.location import MAX_LOCATION
 from durable.core.names.recorded_names import Move
 from durable.core.names.renames import Alias, Aliases, AliasKind, Rename, check_pattern
-
-_INTERNAL: Final = "durable."  # with which the names of durable's own workflows begin
+from durable.core.own_runs import INTERNAL
 
 
 class _Renaming(Operation):
@@ -198,7 +197,7 @@ class RenameWorkflow(_RenamingOfName):
 
     def _check(self, name: str) -> None:
         _check_workflow(name)
-        if name.startswith(_INTERNAL):
+        if name.startswith(INTERNAL):
             raise ValueError(f'"{name}" is a name of durable itself: choose another name')
 
     def _rewrite(self, alias: str, *, is_back: bool) -> None:

@@ -6,7 +6,6 @@ send with an id is allowed: each pass repeats it and finds the result of the fir
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -204,7 +203,7 @@ class _Store:
         return getattr(self._store, name) if name in _READS else _end
 
 
-_CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
+_CODEC: Final = JsonCodec().unlimited
 
 
 @dataclass(slots=True)

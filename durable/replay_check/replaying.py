@@ -11,7 +11,6 @@ import inspect
 import io
 import logging
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
@@ -47,7 +46,7 @@ from durable.replay_check.outcomes import Outcome, RecordsHost, decision_of, ref
 from durable.replay_check.read_only import is_refused_write
 from durable.runtime import Runtime
 
-_CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
+_CODEC: Final = JsonCodec().unlimited
 _STEPS: Final = frozenset({step.__code__, try_step.__code__})
 _SHOWN: Final = 2  # operations of the history to name in a finding
 

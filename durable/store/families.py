@@ -70,9 +70,7 @@ class _ChildrenFirst(Exception):
         super().__init__()
 
 
-def recover_family(
-    store: Store, run_id: str, now: datetime, by: Mapping[str, Any], change: Change, *, is_consequence: bool = False
-) -> None:
+def recover_family(store: Store, run_id: str, now: datetime, by: Mapping[str, Any], change: Change) -> None:
     """Recover a failed run, and before it the children that made it fail, in the same transaction.
 
     Recovers only the first hundred children of maps; the next pass of the run recovers the others in batches, and notes
@@ -80,10 +78,10 @@ def recover_family(
     """
     family = _Family(store, now, by, change)
     try:
-        family.recover(run_id, is_consequence=is_consequence)
+        family.recover(run_id, is_consequence=False)
     except _ChildrenFirst as first:
         with store.transaction():
-            family.recover_after(run_id, first, is_consequence=is_consequence)
+            family.recover_after(run_id, first, is_consequence=False)
 
 
 class _Family:

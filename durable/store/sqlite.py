@@ -75,6 +75,8 @@ from durable.store.tables.rows import (
     LIMITS,
     MESSAGE,
     METADATA,
+    OF_LIMITS,
+    OF_SAVED,
     RUN,
     SAVED,
     cause_row,
@@ -86,15 +88,11 @@ _ENTRY_FIELDS: Final = [
 ]
 
 
-#: Marks, in place of an entry's kind, a row that has the limits of a run.
-_OF_LIMITS: Final = "~limits"
-
-
 def _limits_column(name: str) -> Any:
     if name in _LIMITS_AT:
         limit = _LIMITS_AT[name]
         return F(limit) if limit == "deadline" else Cast(limit, TextField())
-    text = {"kind": _OF_LIMITS, "data": "{}"}.get(name)
+    text = {"kind": OF_LIMITS, "data": "{}"}.get(name)
     return Value(text, output_field=TextField())
 
 
@@ -116,7 +114,6 @@ def _limits_of(row: Sequence[Any]) -> RunLimits:
     return RunLimits(deadline=deadline, **lengths)  # type: ignore[arg-type]  # `worked` is never None
 
 
-_OF_SAVED: Final = "~saved"
 #: A step's saved details in the form of `_ENTRY_FIELDS`, in columns of matching types.
 _SAVED_AT: Final = {
     "location": "location",
@@ -132,7 +129,7 @@ def _saved_column(name: str) -> Any:
         return F(_SAVED_AT[name])
     if name == "arguments":
         return Cast("generation", TextField())
-    return Value({"kind": _OF_SAVED, "data": "{}"}.get(name), output_field=TextField())
+    return Value({"kind": OF_SAVED, "data": "{}"}.get(name), output_field=TextField())
 
 
 _SAVED_AS_ENTRY: Final[list[Any]] = [_saved_column(name) for name in _ENTRY_FIELDS]
@@ -388,9 +385,9 @@ class SQLiteStore(DatabaseStore):
         saved = StepSave.objects.using(self.alias).filter(run_id=run_id).order_by().values_list(*_SAVED_AS_ENTRY)
         history = History()
         for row in entries.union(limits, saved, all=True):
-            if row[_AT_KIND] == _OF_LIMITS:
+            if row[_AT_KIND] == OF_LIMITS:
                 history.limits = _limits_of(row)
-            elif row[_AT_KIND] == _OF_SAVED:
+            elif row[_AT_KIND] == OF_SAVED:
                 history.saved[row[0]] = _saved_of(run_id, row)
             else:
                 history.append(EntryRecord(*row))

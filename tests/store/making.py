@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -13,6 +13,7 @@ from durable.core.records import (
     AttemptRecord,
     Batch,
     Cause,
+    Changes,
     ChildrenDropped,
     Committed,
     EntryKind,
@@ -28,7 +29,6 @@ from durable.core.records import (
     RunRecord,
     RunState,
     SavesForgotten,
-    changes_of,
 )
 from durable.store import Store
 
@@ -173,10 +173,18 @@ def commit(store: Store, held: RunRecord, **parts: Any) -> Committed:
     return store.commit(a_batch(held, **parts))
 
 
+def by_class(changes: Iterable[Any]) -> Changes:
+    """Group changes by class."""
+    found: Changes = {}
+    for each in changes:
+        found.setdefault(type(each), []).append(each)
+    return found
+
+
 def a_batch(held: RunRecord, **parts: Any) -> Batch:
     """A commit of the run's pass. A part is a field of `Batch`, or changes by the names below."""
     changes = [change for name in _MADE.keys() & parts for each in parts.pop(name) for change in [_MADE[name](each)]]
-    return Batch(**{"run_id": held.id, "fence": held.fence, "now": NOW, "changes": changes_of(changes), **parts})
+    return Batch(**{"run_id": held.id, "fence": held.fence, "now": NOW, "changes": by_class(changes), **parts})
 
 
 _MADE: dict[str, Callable[[Any], Any]] = {

@@ -298,8 +298,8 @@ def next_due(names: Collection[str]) -> datetime | None:
     return due
 
 
-def tick_due(now: datetime, *, most: int = AT_ONCE, only: Collection[str] | None = None) -> int:
-    """Tick up to `most` due schedules, the longest due first; return how many were processed.
+def tick_due(now: datetime, *, only: Collection[str] | None = None) -> int:
+    """Tick up to `AT_ONCE` due schedules, the longest due first; return how many were processed.
 
     `only`: just these schedules, by name. If one raises an error, each is ticked alone, and that one is refused. Raises
     errors of the connection.
@@ -307,12 +307,12 @@ def tick_due(now: datetime, *, most: int = AT_ONCE, only: Collection[str] | None
     at = runtime.current()
     try:
         with atomic(at):
-            return _tick(at, now, _locked(at, now, most, only))
+            return _tick(at, now, _locked(at, now, AT_ONCE, only))
     except Exception as error:
         if _is_of_connection(error):
             raise
         logger.exception("schedules could not be ticked together; each is ticked alone")
-    return _one_by_one(at, now, most, only)
+    return _one_by_one(at, now, AT_ONCE, only)
 
 
 def _is_of_connection(error: Exception) -> bool:

@@ -241,8 +241,8 @@ def to_message(row: Sequence[Any]) -> Message:
 
 
 #: Marks, in place of an entry's kind, rows with something else about the run.
-_OF_LIMITS: Final = "~limits"
-_OF_SAVED: Final = "~saved"
+OF_LIMITS: Final = "~limits"
+OF_SAVED: Final = "~saved"
 
 
 def _beside(kind: str, row: str) -> list[str]:
@@ -254,8 +254,8 @@ def _beside(kind: str, row: str) -> list[str]:
 
 
 #: The limits of a run (table `l`) and the saved details of a step (table `s`), as rows in the form of an entry.
-LIMITS_AS_ENTRY: Final = _beside(_OF_LIMITS, "l")
-SAVED_AS_ENTRY: Final = _beside(_OF_SAVED, "s")
+LIMITS_AS_ENTRY: Final = _beside(OF_LIMITS, "l")
+SAVED_AS_ENTRY: Final = _beside(OF_SAVED, "s")
 _KIND_AT: Final = [field.name for field in fields(EntryRecord)].index("kind")
 _DATA_AT: Final = [field.name for field in fields(EntryRecord)].index("data")
 
@@ -272,9 +272,9 @@ def to_history(rows: Sequence[Sequence[Any]]) -> History:
     if not beside:
         return History(to_entries(rows))
     found = [(row[_KIND_AT], json.loads(row[_DATA_AT])) for row in beside]
-    limits = next((_to_limits(data) for kind, data in found if kind == _OF_LIMITS), None)
+    limits = next((_to_limits(data) for kind, data in found if kind == OF_LIMITS), None)
     saved = [
-        SavedDetails(**SAVED.loaded([data[name] for name in SAVED.names])) for kind, data in found if kind == _OF_SAVED
+        SavedDetails(**SAVED.loaded([data[name] for name in SAVED.names])) for kind, data in found if kind == OF_SAVED
     ]
     return History(to_entries([row for row in rows if row[0] is not None]), limits, saved)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from types import GeneratorType
 from typing import Any, Final
@@ -13,7 +12,7 @@ from durable.core.effects import Operation
 from durable.core.errors import PayloadError
 from durable.core.scope import Scope
 
-_CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
+_CODEC: Final = JsonCodec().unlimited
 # parameters that describe an operation and are not values given to it
 _NOT_SHOWN: Final = frozenset({"options", "catch"})
 _SHOWN: Final = 300  # characters of an operation's values
