@@ -72,7 +72,7 @@ class Values:
       process stops at the first one that a session has lost, as behind a pooler in transaction mode.
     - `OTHER_JOBS`: the RQ jobs that durable's workers run besides their own: dotted names of functions, or of modules
       and packages with a dot at the end ("shop.jobs."). The workers refuse all other jobs in Redis.
-    - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
+    - `RETENTION`: how long ended runs and the audit log are kept: None for forever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
     - `STATEMENT_TIMEOUT`: how long PostgreSQL may work on one statement of a list, a search or a page of the admin, of
       REST and of the command line; 0 for no limit. It does not apply to runs and verbs.

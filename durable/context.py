@@ -112,8 +112,8 @@ class _Shared(Generic[D]):
         """Return why the pass has to end; "" while it has not.
 
         "cancel", "cancel_rollback" or "pause": an operator has asked for that. "shutdown": this worker stops, and
-        another one goes on with the run. "lease_lost": another worker may have the run already.
-        "commits_lost": the database has lost what this pass has written, and the run is loaded again.
+        another one continues the run. "lease_lost": another worker may have the run already. "commits_lost": the
+        database has lost what this pass has written, and the run is loaded again.
         """
         return self._scope.journal.eviction_reason()
 
@@ -320,10 +320,10 @@ class Context(_Shared[SyncDriver]):
     def child(self, name: str, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Start a run of another workflow as a child, wait for its end, and return its output.
 
-        Arguments are the workflow's; options are said before, with `workflow.using(...)`: `id`, `key`, `queue`,
-        `delay`, `deadline`, `priority`, `when_parent_ends`, `rollback` and others. The workflow may be given by its
-        name. Raises ChildFailedError, ChildCancelledError, RunConflictError if the id is another run's,
-        KeyConflictError if an open run has the key, and DeadlockError if the child could never begin.
+        Arguments are the workflow's; options are given with `workflow.using(...)`: `id`, `key`, `queue`, `delay`,
+        `deadline`, `priority`, `when_parent_ends`, `rollback` and others. The workflow may be given by its name. Raises
+        ChildFailedError, ChildCancelledError, RunConflictError if the id is another run's, KeyConflictError if an open
+        run has the key, and DeadlockError if the child could never begin.
         """
         return self._do(f'child "{name}"', call_child(self._scope, name, _child_request(workflow, args, kwargs)))
 
@@ -388,7 +388,7 @@ class Context(_Shared[SyncDriver]):
         """Tag the run, so that `Run.objects.tagged` finds it: `ctx.tag(stage="paid")`.
 
         A tag that the run has already gets the new value. The tags are written with the next commit of the run, at the
-        latest before its next step begins, and a replay does not write them again. Raises ValueError for what is no
+        latest before its next step begins, and a replay does not write them again. Raises ValueError for an invalid
         tag, and for more than 8 in all; TypeError for a value of another type.
         """
         self._do("tag()", tag(self._scope, tags))
@@ -450,8 +450,8 @@ class Child(_SharedChild[R, SyncDriver]):
     def result(self, name: str, timeout: Duration | None = None) -> R:
         """Wait for the child's end, and return its output; the wait is recorded under `name`.
 
-        Raises ChildFailedError, ChildCancelledError, and ChildTimeoutError when `timeout` has passed; the child then
-        goes on.
+        Raises ChildFailedError, ChildCancelledError, and ChildTimeoutError when `timeout` has passed; the child
+        continues.
         """
         output: R = self._result(name, timeout)
         return output

@@ -2,7 +2,7 @@
 
 Records wait in memory, and a thread with a connection of its own writes them: a pass does not wait, and a rollback does
 not lose lines. What a process had not written when it was killed is lost, and so is what waits beyond `waiting` records
-while the database does not answer. A log is no record of what happened: the history is.
+while the database does not answer. The log is not the record of what happened: the history is.
 """
 
 from __future__ import annotations

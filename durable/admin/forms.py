@@ -379,7 +379,7 @@ class _Duration(forms.CharField):
     """A duration; its value is the moment at which it ends."""
 
     def clean(self, value: Any) -> Any:
-        """Return the moment. Raises ValidationError for what is no duration above zero."""
+        """Return the moment. Raises ValidationError unless it is a duration above zero."""
         given = super().clean(value)
         try:
             if not parse_duration(given):

@@ -48,7 +48,7 @@ def location_query(location: str) -> str:
 def url_maker(name: str, site: str, *rest: str) -> Callable[[str], str]:
     """Return a function of an id, or of another key, that returns the URL of its page in an admin site.
 
-    `rest` are what the URL has behind the key. For a page with hundreds of links: the address is looked up once.
+    `rest` is the part of the URL after the key. For a page with hundreds of links: the address is looked up once.
     """
     url = reverse(f"admin:durable_run_{name}", args=[_ANY, *rest], current_app=site)
     before, _, after = url.rpartition(_ANY)

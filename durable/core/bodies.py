@@ -57,7 +57,7 @@ BLOCK_CATCHES_DEFAULT: tuple[BlockCatch, ...] = ("step", "join", "race", "child"
 
 
 def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collection[str]) -> Operation:
-    """Return the body's value, or the terminal failure that left it if its kind is caught, as a `BlockResult`."""
+    """Return a `BlockResult` with the body's value, or with its terminal failure if that kind is caught."""
     block = Scope(scope.journal, scope.cursor.match_block(name), scope)
     try:
         value = yield from run_body(block, body)

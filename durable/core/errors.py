@@ -213,8 +213,8 @@ class DeadlockError(CriticalError):
 
 
 class RollbackError(WorkflowError):
-    """Raised in a step or a workflow: stop, do not retry, compensate. A try block catches it only if told to by
-    `catch`.
+    """Raised in a step or a workflow: stop, do not retry, compensate. A try block catches it only if `catch` names
+    it.
     """
 
 
@@ -377,7 +377,7 @@ class MapError(WorkflowError):
 
 
 class ChildTimeoutError(WorkflowError):
-    """A wait for a child's result reached its deadline. The child goes on. `wait` is the name of the wait."""
+    """A wait for a child's result reached its deadline. The child continues. `wait` is the name of the wait."""
 
     def __init__(self, wait: str, child_id: str) -> None:
         self.wait = wait

@@ -80,7 +80,7 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
       ("exponential"), base * n ("linear") or base ("constant"), and no more than the maximum. The run is parked
       meanwhile.
     - `retry_jitter`: from 0 to 1: the delay is drawn from delay * (1 - jitter) to delay * (1 + jitter), and is no more
-      than the maximum. By default 0: it is not drawn.
+      than the maximum. By default 0, which means no jitter.
     - `retry_if`: a function of the exception; False fails the step at once, as CriticalError does.
     - `timeout`: how long one attempt may take; 0 or None for no limit, by default what the setting STEP_TIMEOUT says.
       It fails the step for good, unless `retry_on_timeout`.

@@ -41,7 +41,7 @@ class Host(Protocol):
 
     @property
     def is_observed(self) -> bool:
-        """Whether observers are told of calls, in the thread or task that makes them."""
+        """Whether calls are reported to observers, in the thread or task that makes them."""
 
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""

@@ -95,7 +95,7 @@ class PassHost:
 
     @property
     def is_observed(self) -> bool:
-        """True if observers are told of calls."""
+        """True if calls are reported to observers."""
         return not self.events.observation.is_idle
 
     # -- the store

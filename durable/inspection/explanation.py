@@ -406,7 +406,7 @@ def awaited_queues(run: Run) -> list[str] | None:
 
 
 def pending(facts: Facts) -> Explanation:
-    """Explain a pending run: when it starts or goes on, or which worker it waits for."""
+    """Explain a pending run: when it starts or continues, or which worker it waits for."""
     run, now = facts.run, facts.now
     doing = shortened(facts.summary.without_time)
     if run.crashes and not facts.is_late:

@@ -179,7 +179,7 @@ def list_children(
     limit: int = PAGE,
     within: RunQuerySet | None = None,
 ) -> ChildPage:
-    """Return a page of the run's children behind the key `after`, in the order of their starts.
+    """Return a page of the run's children after the key `after`, in the order of their starts.
 
     With `states`, only those in one of them; with a `group`, only those of the group at this location. Three
     statements.

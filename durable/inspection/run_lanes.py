@@ -180,12 +180,12 @@ class _Found:
 
 @dataclass(slots=True)
 class Lane:
-    """The runs of a plan in an order, behind the cursor `after`.
+    """The runs of a plan in an order, after the cursor `after`.
 
     `within` limits them to those that a user may see. If the database finds these along an index of their own
-    (`durable.inspection.pagination`), and the plan's is not narrow, a window is one of them, else one of all runs of
-    the plan's index (`durable.inspection.pagination`). A list by id has no window of all runs: its cursors are ids,
-    and must not tell those of runs that the user may not see.
+    (`durable.inspection.pagination`), and the plan's is not narrow, a window covers only them, else all runs of the
+    plan's index (`durable.inspection.pagination`). A list by id has no window of all runs: its cursors are ids, and
+    must not reveal runs that the user may not see.
     """
 
     plan: Plan

@@ -293,7 +293,7 @@ class _Rows:
         return min(begin for begin, _ in spans), None if None in ends else max(end for end in ends if end is not None)
 
     def _times(self, record: Record) -> tuple[datetime, datetime | None]:
-        """Return when an entry began and ended; None while the run goes on with it."""
+        """Return when an entry began and ended; None while it is open."""
         begin = min(record.created_at, record.last_attempt_at or record.created_at)
         if record.completed_at is not None:
             return begin, record.completed_at

@@ -412,7 +412,7 @@ class Module:
         return frozenset(name for node in ast.walk(self.tree) if isinstance(node, ast.Global) for name in node.names)
 
     def is_counter(self, name: str) -> bool:
-        """Return True if a global name holds an iterator of `itertools`, which goes on from pass to pass."""
+        """Return True if a global name holds an iterator of `itertools`, which keeps counting from pass to pass."""
         value = getattr(self.definitions.get(name), "value", None)
         made = self.dotted(value.func) if isinstance(value, ast.Call) else None
         return isinstance(made, External) and made.name in ("itertools.count", "itertools.cycle", "builtins.iter")

@@ -58,7 +58,7 @@ class Cause(Row):
 
     @property
     def record(self) -> CauseRecord:
-        """The cause as the engine has it."""
+        """The cause as the engine's record."""
         return CauseRecord(place=self.place, error_type=self.error_type, pattern=self.pattern)
 
 
@@ -121,7 +121,7 @@ class Failure(Row):
 
     @property
     def record(self) -> FailureRecord:
-        """The failure as the engine has it."""
+        """The failure as the engine's record."""
         return FailureRecord(
             run_id=self.run_id,
             cause=self.cause.record,

@@ -57,7 +57,7 @@ class Child(Row):
 
     @property
     def record(self) -> ChildRecord:
-        """The child as the engine has it."""
+        """The child as the engine's record."""
         return ChildRecord(
             run_id=self.run_id,
             parent_id=self.parent_id,

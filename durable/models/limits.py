@@ -83,7 +83,7 @@ class Slot(Row):
 
     @property
     def record(self) -> SlotRow:
-        """The slot as the engine has it."""
+        """The slot as the engine's record."""
         return SlotRow(
             run_id=self.run_id,
             location=self.location,

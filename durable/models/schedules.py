@@ -161,9 +161,9 @@ class Schedule(Row):
 
     @property
     def args(self) -> Sequence[Any]:
-        """The positional arguments that this object was given since it was made or loaded.
+        """The positional arguments given to this object since it was created or loaded.
 
-        The recorded ones: `durable.operations.schedules.rows.arguments_of`.
+        To read the stored ones: `durable.operations.schedules.rows.arguments_of`.
         """
         return self.given_args or ()
 

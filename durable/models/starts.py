@@ -45,7 +45,7 @@ class RunRank(Row):
 
     @property
     def record(self) -> Ranking:
-        """The ranking as the engine has it."""
+        """The ranking as the engine's record."""
         return Ranking(priority=self.priority, head_start=self.head_start, share=self.share, weight=self.weight)
 
 
@@ -96,7 +96,7 @@ class RunLimit(Row):
 
     @property
     def record(self) -> RunLimits:
-        """The limits as the engine has them."""
+        """The limits as the engine's record."""
         return RunLimits(deadline=self.deadline, length=self.length, work_limit=self.work_limit, worked=self.worked)
 
 
@@ -127,7 +127,7 @@ class Hold(Row):
 
     @property
     def record(self) -> HoldRecord:
-        """The hold as the engine has it."""
+        """The hold as the engine's record."""
         return HoldRecord(
             kind=HoldKind(self.kind),
             name=self.name,

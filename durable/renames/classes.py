@@ -143,8 +143,8 @@ class MoveClass(_Moved):
     workers with the old code and with the new one may run beside each other. No record is rewritten. Migrate before the
     new code runs. The migration depends on ("durable", "0002_routines"). It can be reversed.
 
-    Raises TypeError and ValueError for what are no such paths; `RenameRefused` when it is applied to a database with
-    runs, if the code has no such class, or another one that is recorded under the old path.
+    Raises TypeError and ValueError for invalid paths; `RenameRefused` when it is applied to a database with runs, if
+    the code has no such class, or another one that is recorded under the old path.
     """
 
     __module__ = "durable.migrations"

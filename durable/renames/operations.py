@@ -109,10 +109,10 @@ class RenameStep(_Renaming):
     "0002_routines"), and has `atomic = False` if there are more than 500 runs. It can be interrupted and applied again,
     and reversed.
 
-    Runs that workers have are tried again for `wait` seconds, then they keep the old name, which goes on to fit.
+    Runs that workers have are tried again for `wait` seconds, then they keep the old name, which still fits.
 
-    Raises TypeError and ValueError for what are no such locations; `RenameRefused` when it is applied, with the run's
-    id, if a history has the new name already.
+    Raises TypeError and ValueError for invalid locations; `RenameRefused` when it is applied, with the run's id, if a
+    history has the new name already.
     """
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
@@ -179,15 +179,15 @@ class RenameWorkflow(_RenamingOfName):
     each other. Its schedules, holds and saved views refer to the new name too. The old name cannot be given to another
     workflow.
 
-    Migrate before the new code runs. The migration depends on ("durable", "0002_routines"), and has
-    `atomic = False` if there are more than 500 runs. It can be interrupted and applied again, and reversed. Runs that
-    old code starts afterwards keep the old name; the same operation in a later migration rewrites them.
+    Migrate before the new code runs. The migration depends on ("durable", "0002_routines"), and has `atomic = False` if
+    there are more than 500 runs. It can be interrupted and applied again, and reversed. Runs that old code starts
+    afterwards keep the old name; the same operation in a later migration rewrites them.
 
-    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which goes
-    on to fit.
+    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which
+    still fits.
 
-    Raises TypeError and ValueError for what are no two names; `RenameRefused` when it is applied, if a run or a
-    schedule has the new name already.
+    Raises TypeError and ValueError for invalid names; `RenameRefused` when it is applied, if a run or a schedule has
+    the new name already.
     """
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
@@ -213,16 +213,15 @@ class RenameQueue(_RenamingOfName):
     settings and with the new ones may run beside each other. Its pause, schedules and saved views refer to the new name
     too. The old name cannot be given to another queue.
 
-    Migrate before the new code runs. The migration depends on ("durable", "0002_routines"), and has
-    `atomic = False` if there are more than 500 open runs. It can be interrupted and applied again, and reversed.
-    Running workers learn of the rename within 15 seconds. Runs that old code starts afterwards are in the old queue,
-    and ended runs stay in it.
+    Migrate before the new code runs. The migration depends on ("durable", "0002_routines"), and has `atomic = False` if
+    there are more than 500 open runs. It can be interrupted and applied again, and reversed. Running workers learn of
+    the rename within 15 seconds. Runs that old code starts afterwards are in the old queue, and ended runs stay in it.
 
-    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which goes
-    on to fit.
+    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which
+    still fits.
 
-    Raises TypeError and ValueError for what are no two names of queues; `RenameRefused` when it is applied, if a run
-    that will wake or a schedule has the new name already.
+    Raises TypeError and ValueError for invalid names; `RenameRefused` when it is applied, if a run that will wake or a
+    schedule has the new name already.
     """
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it

@@ -103,14 +103,16 @@ _DIFFERENCES = {
 
 @register.simple_tag
 def browser_words() -> dict[str, str]:
-    """The texts that the page's modules write, in the language of the page, and the zone of pages without a cookie."""
+    """The texts that the pages' scripts write, in the language of the page, and the time zone of pages without a
+    cookie.
+    """
     others = {"copy_of": gettext("Copy %(text)s") % {"text": "%s"}, "zone": timezone.get_default_timezone_name()}
     return {**humanize.browser_words(), **others}
 
 
 @register.simple_tag
 def language_of_texts() -> SafeString:
-    """Attributes for what durable writes on a page: the language and direction of its texts, "" if they are the page's.
+    """The HTML attributes for durable's own texts on a page: language and direction; "" if they are the page's.
 
     Without a catalogue for the language of the page, the texts are in another one, mostly English. In a page that is
     written from right to left, their full stops and brackets would stand at the wrong ends.
@@ -130,7 +132,7 @@ def form_token() -> str:
 
 @register.simple_tag
 def verb_words(name: str) -> str:
-    """What a verb does, in sentences."""
+    """The description of a verb, in sentences."""
     from durable.operations.verbs import RUN_VERBS
 
     return str(RUN_VERBS[name].does)
@@ -138,13 +140,13 @@ def verb_words(name: str) -> str:
 
 @register.simple_tag
 def chosen_words() -> str:
-    """What the list says of chosen runs: "%s" is their number."""
+    """The list's text about chosen runs; "%s" is their number."""
     return gettext("%(number)s chosen") % {"number": "%s"}
 
 
 @register.simple_tag
 def ago(then: datetime | None, now: datetime) -> SafeString | str:
-    """A time from now, with all of it for machines and on hovering."""
+    """A relative time, with the full time for machines and on hovering."""
     if then is None:
         return "—"
     title = f"{timezone.localtime(then):%Y-%m-%d %H:%M:%S %Z}"
@@ -158,7 +160,7 @@ def ago(then: datetime | None, now: datetime) -> SafeString | str:
 
 @register.simple_tag
 def ticking(text: str, then: datetime | None, now: datetime) -> SafeString | str:
-    """A sentence in which the time since `then` is counted on, if it tells that time."""
+    """A sentence; if it contains the time since `then`, the browser keeps that up to date."""
     told = "" if then is None else humanize.relative(then, now)
     before, found, after = text.partition(told) if then is not None and now - then >= _SECOND else (text, "", "")
     if then is None or not found:
@@ -174,7 +176,7 @@ def ticking(text: str, then: datetime | None, now: datetime) -> SafeString | str
 
 @register.simple_tag
 def headline(text: str, run: Run, running: Sequence[RunningStep], now: datetime) -> SafeString | str:
-    """The headline of a run, in which the time that it tells is counted on: since or until when, or for how long."""
+    """The headline of a run; the browser keeps the time in it up to date."""
     text = sentence(text)
     moments = [(each.began_at, "elapsed", humanize.span(each.seconds)) for each in running]
     moments += [
@@ -190,7 +192,7 @@ def headline(text: str, run: Run, running: Sequence[RunningStep], now: datetime)
 
 @register.simple_tag
 def sign_of_life(then: datetime | None, now: datetime) -> SafeString | str:
-    """When a worker was last heard of; less than a minute ago is now, so that a heartbeat alone is no change."""
+    """When a worker was last heard of; less than a minute ago is now, so that a heartbeat alone is not a change."""
     if then is not None and now - then < _MINUTE:
         return gettext("now")
     return ago(then, now)
@@ -198,7 +200,7 @@ def sign_of_life(then: datetime | None, now: datetime) -> SafeString | str:
 
 @register.simple_tag
 def next_try(run: Run, then: datetime | None, now: datetime) -> SafeString | str:
-    """When a step is tried again; nothing in a run that does not continue by itself."""
+    """The time of a step's next attempt; "" in a run that does not continue by itself."""
     if then is None or run.state in ENDED:
         return ""
     if run.state == RunState.PAUSED:
@@ -210,7 +212,7 @@ def next_try(run: Run, then: datetime | None, now: datetime) -> SafeString | str
 
 @register.filter
 def sentence(text: str) -> str:
-    """The text with a full stop, unless it ends with the mark of a cut."""
+    """The text with a full stop, unless it ends with an ellipsis of a cut."""
     return text if text.endswith(("…", ".")) else f"{text}."
 
 
@@ -243,7 +245,7 @@ def run_state(run: Run) -> SafeString:
 
 @register.simple_tag
 def cut(name: str) -> SafeString | str:
-    """An id or a name in two parts: where it is too long for its place, the first one is cut, so that its end stays."""
+    """An id or a name in two parts: if it is too long, the first part is shortened, so that its end stays visible."""
     if len(name) <= _UNCUT:
         return name
     return format_html('<bdi class="durable-cut"><span>{}</span><span>{}</span></bdi>', name[:-_END], name[-_END:])
@@ -255,7 +257,7 @@ def _with_shape(name: str, word: str) -> SafeString:
 
 @register.simple_tag
 def exact_time(then: datetime) -> SafeString:
-    """A time on the clock to the millisecond, with all of it for machines and on hovering."""
+    """A time on the clock to the millisecond, with the full time for machines and on hovering."""
     local = timezone.localtime(then)
     clock = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03}"
     return format_html('<time datetime="{}" title="{}">{}</time>', then.isoformat(), f"{local:%H:%M:%S.%f %Z}", clock)
@@ -263,7 +265,7 @@ def exact_time(then: datetime) -> SafeString:
 
 @register.simple_tag
 def since(begin: datetime | None, then: datetime | None) -> str:
-    """How long after the beginning, or before it: "+1.2 s", "-6 m"; nothing if one of them is not known."""
+    """The time since the beginning, or before it: "+1.2 s", "-6 m"; "" if one of them is not known."""
     return "" if begin is None or then is None else humanize.signed_span(then - begin)
 
 
@@ -289,13 +291,13 @@ _WORKERS = {"busy": _("busy"), "idle": _("idle"), "dead": _("dead"), "unknown": 
 
 @register.simple_tag
 def worker_state(name: str) -> str:
-    """The state of a worker; one that only RQ knows as it is."""
+    """The state of a worker; a state that only RQ knows is shown unchanged."""
     return str(_WORKERS.get(name, name))
 
 
 @register.filter
 def event_in_words(what: str) -> str:
-    """What has happened to a run: an event of its own, the state in which it has ended, or an operator's verb."""
+    """An event of a run in words: its own, the state in which it ended, or an operator's verb."""
     found = _EVENTS.get(what)
     if found is not None:
         return str(found)
@@ -304,14 +306,14 @@ def event_in_words(what: str) -> str:
 
 @register.filter
 def difference_in_words(name: str) -> str:
-    """What differs between two runs at a place."""
+    """The differences between two runs at a place, in words."""
     found = _DIFFERENCES.get(name)
     return name if found is None else str(found)
 
 
 @register.simple_tag
 def fall_kind(kind: str) -> str:
-    """What a bar of a timeline stands for."""
+    """The meaning of a bar in a timeline."""
     return str(_BARS.get(kind, kind))
 
 
@@ -359,7 +361,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The way in to the overview: how many of its rows need a person, "" for none, its headline, and its causes.
+    """The link to the overview: how many rows need a person ("" for none), its headline, and its causes.
 
     `rows` are the newest causes, and `further` the others in one line each.
     """
@@ -376,7 +378,7 @@ class Entry:
 
 @register.simple_tag(takes_context=True)
 def durable_places(context: dict[str, Any]) -> list[Place]:
-    """The pages to link to, [] for a user who may not see runs; the page, or the one that it belongs to, is current.
+    """Return the pages to link to ([] for a user who may not see runs). The current page, or its parent, is marked.
 
     A page whose address is below another one names its place as `place` in its context.
     """
@@ -405,7 +407,7 @@ def durable_places(context: dict[str, Any]) -> list[Place]:
 def is_offered(name: str) -> bool:
     """Whether there is a page at the address of this name.
 
-    Some are missing where the runs that a user sees are limited.
+    Some are missing if the user may see only some runs.
     """
     from durable.admin import access
 
@@ -446,7 +448,7 @@ def durable_overview(context: dict[str, Any]) -> SafeString | str:
 
 @register.simple_tag(takes_context=True)
 def durable_card(context: dict[str, Any]) -> SafeString | str:
-    """The way in to the overview, "" for a user who may not see runs; a constant number of statements.
+    """The card that links to the overview ("" for a user who may not see runs); a constant number of statements.
 
     It stands on the project's own page, which must be shown whatever fails in here.
     """

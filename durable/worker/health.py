@@ -4,7 +4,7 @@ Owns what alive and ready mean, and the small HTTP server in the parent process.
 already knows: a request reaches neither the database nor a worker, and Redis only now and then. The answers:
 
 - Alive: the parent supervises its workers, and a worker runs or is about to be started. An outage of the database or of
-  Redis is no reason to restart the process.
+  Redis is not a reason to restart the process.
 - Ready: alive, and the migrations are applied, a worker is ready, the database has answered lately, and no stop was
   requested. If Redis does not answer, the process is ready but degraded: work is late, not lost.
 """

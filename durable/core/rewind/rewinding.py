@@ -179,7 +179,7 @@ class Rewind:
         }
 
     def start_anew(self, children: Collection[str]) -> None:
-        """Let kept operations that have started these children start new ones."""
+        """Let the kept operations that started these children start new ones."""
         for entry in self if children else ():
             if not set(started_children(entry)).isdisjoint(children):
                 self.put(started_anew(entry))
