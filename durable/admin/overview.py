@@ -120,7 +120,7 @@ def lines_of_causes(causes: Sequence[CauseLine], site: str = "admin") -> list[Ro
 
 
 def _without_other_code(newest: Iterable[FailedRun]) -> set[str]:
-    """Return the runs stopped by the code that no worker with another build could recover."""
+    """Return the runs that the code has stopped and for which no worker has another build."""
     return misfits_of_failed([each.id for each in newest if how_it_failed(each)[0] in _BY_CODE], timezone.now())
 
 
