@@ -33,7 +33,7 @@ from durable.core.own_runs import BULK
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import explain_fully
 from durable.inspection.family import verb_note
 from durable.inspection.progress import open_keys_of_long
 from durable.inspection.wording import command, told

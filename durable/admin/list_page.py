@@ -23,8 +23,8 @@ from durable.inspection.actions import list_views
 from durable.inspection.activities import RunningStep, activities_of_runs
 from durable.inspection.counting import Count
 from durable.inspection.database import reading
-from durable.inspection.explain_states import explain
-from durable.inspection.explanation import Explanation
+from durable.inspection.explain_states import Explanation
+from durable.inspection.explanation import explain
 from durable.inspection.humanize import thousands
 from durable.inspection.pagination import RunOrder
 from durable.inspection.queues import paused_of

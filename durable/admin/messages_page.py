@@ -28,7 +28,7 @@ from durable.core.message_types import MessageTypes
 from durable.core.places import of_message
 from durable.core.records import EntryKind, MessageState
 from durable.inspection.entry_detail import inbox, newest_messages
-from durable.inspection.explanation import awaited_queues
+from durable.inspection.explain_states import awaited_queues
 from durable.inspection.payloads import TooLarge, former_messages, payload, read_within
 from durable.inspection.wording import command, display_location
 from durable.inspection.workflow_code import declared_messages

@@ -26,7 +26,7 @@ from durable.admin.pages import AdminPages
 from durable.admin.text import as_key, url_maker
 from durable.conf import conf
 from durable.inspection.causes import MOST, CauseSummary, FailedRun, failed_runs, further_causes, list_causes
-from durable.inspection.explain_states import misfits_of_failed, replay_check
+from durable.inspection.explanation import misfits_of_failed, replay_check
 from durable.inspection.findings import Finding, collect_findings, how_it_failed
 from durable.inspection.humanize import thousands
 from durable.inspection.runs import RunCriteria

@@ -18,8 +18,8 @@ from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
 from durable.conf import conf
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.explain_states import explain
-from durable.inspection.explanation import LATE, Explanation
+from durable.inspection.explain_states import LATE, Explanation
+from durable.inspection.explanation import explain
 from durable.inspection.humanize import byte_size, span
 from durable.inspection.queues import WINDOW, QueueSummary, list_queues
 from durable.inspection.wording import worker_command

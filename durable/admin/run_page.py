@@ -25,8 +25,8 @@ from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import RunningStep, activities_of_runs
 from durable.inspection.bulks import order_words
 from durable.inspection.causes import cause_of, runs_that_repeat
-from durable.inspection.explain_states import explain_fully
-from durable.inspection.explanation import Explanation, awaited_queues
+from durable.inspection.explain_states import Explanation, awaited_queues
+from durable.inspection.explanation import explain_fully
 from durable.inspection.export import written
 from durable.inspection.family import (
     FamilyCounts,

@@ -25,7 +25,7 @@ from durable.inspection.actions import detail_without_runs
 from durable.inspection.activities import RunningStep
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.events import EventKey, list_events
-from durable.inspection.explain_states import explain
+from durable.inspection.explanation import explain
 from durable.inspection.family import ChildCursor, ChildRow, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
 from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error, redacted_traceback

@@ -42,7 +42,7 @@ from durable.conf import conf
 from durable.core.errors import BulkCountError
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
 from durable.inspection.database import reading
-from durable.inspection.explain_states import explain
+from durable.inspection.explanation import explain
 from durable.inspection.family import VERB_NOTES, FailedChildren, verb_note
 from durable.inspection.humanize import plural
 from durable.inspection.selection import Filtered

@@ -17,7 +17,7 @@ from durable.conf import conf
 from durable.core.records import ENDED, RunState
 from durable.inspection.activities import RunningStack, activities_of, read_stack
 from durable.inspection.database import reading
-from durable.inspection.explain_states import explain
+from durable.inspection.explanation import explain
 from durable.inspection.progress import progress_of
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.wording import display_location

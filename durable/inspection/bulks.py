@@ -22,7 +22,7 @@ from durable.core.places import Place
 from durable.core.records import ActionOutcome, RunState
 from durable.core.tally import Tally
 from durable.inspection.counting import Count, count_capped
-from durable.inspection.explanation import capitalized
+from durable.inspection.explain_states import capitalized
 from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import either, span, thousands
 from durable.inspection.payloads import TooLarge, payload, read_within

@@ -1,772 +1,320 @@
-"""The explanation of a run and its facts, for runs that have ended or that wait."""
+"""Explain a run to an operator: what the run does or waits for, until when, and how the operator can act.
+
+Reads a run's row, and its open entries if the caller passes them; decides nothing. Serves lists (a row alone, no query)
+as well as a run's own page.
+
+Builds and workers are read only for runs that need them. Workers of earlier releases, and processes without a row, are
+not known here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
 
+from django.db.models import Max, Q
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from durable.conf import conf
-from durable.core import location as locations
-from durable.core import registry
-from durable.core.causes import failed_at
-from durable.core.children.entries import UNDONE_FROM
-from durable.core.limits.slot_records import SlotKind, limit_label
-from durable.core.location import awaited_children
+from durable.core.mistakes import has_stopped
 from durable.core.names.renames import names_of_queue
-from durable.core.own_runs import is_stopped
-from durable.core.records import ENDED, EntryKind, EntryStatus, Hold, RunState
-from durable.core.summary import Summary, SummaryKind, steps_undone
-from durable.inspection.activities import RunningStep
-from durable.inspection.entry_detail import recovered_note, whole_data
-from durable.inspection.humanize import either, relative, shortened, span, thousands, until
-from durable.inspection.limits import Line, RateWait, line_of, rate_wait_of
-from durable.inspection.payloads import redacted, redacted_error
-from durable.inspection.undone import Undone
-from durable.inspection.wording import LOCAL, MOST, command, display_location, state_in_words, told_divergence
-from durable.models import ChildGroup, Entry, Run, Turn
-from durable.models.renames import learn_queues
+from durable.core.records import EntryStatus, Hold, HoldKind, RunState
+from durable.core.summary import Summary
+from durable.inspection import explain_states
+from durable.inspection.activities import RunningStep, activities_of
+from durable.inspection.counting import Count
+from durable.inspection.explain_states import Explanation, Facts, recovering_note
+from durable.inspection.family import FamilyCounts, children_left_note, failed_note, pause_note
+from durable.inspection.humanize import thousands
+from durable.inspection.queues import find_hold, messages_left_note
+from durable.inspection.run_facts import limits_note, rank_note
+from durable.inspection.undone import Undone, read_undone, stuck_step
+from durable.inspection.wording import command
+from durable.inspection.workers import death_note
+from durable.models import Build, Entry, EntryMetadata, Failure, QueueMessage, Run, WorkerProcess
 from durable.models.run import RunQuerySet
-from durable.notifier import redis_clients, wakeups
+from durable.models.workers import DEAD_AFTER
 
-LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
-
-#: The fact in a summary that is an error's text. A summary without data may also quote an error.
-_QUOTED_ERROR: Final = {
-    SummaryKind.TEXT: "text",
-    SummaryKind.DIVERGED: "error",
-    SummaryKind.MISTAKE: "error",
-    SummaryKind.STOPPED_BY_MISTAKE: "error",
-    SummaryKind.HANDLER_FAILED: "error",
-    SummaryKind.COMPENSATION_STOPPED: "error",
-}
+_MOST = 200  # workers to read
+_NAMED = 3  # builds that a sentence names
+#: Verbs that are not offered until there is another build: the run would meet the same code again.
+WITHHELD = ("recover",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """An explanation: `headline` is one sentence without a full stop, `detail` more facts and advice, or "".
+class Misfit:
+    """The builds that matter for a diverged run; "" for an unknown build.
 
-    `needs_attention`: the run needs a person to continue well. `remedies` are verbs, the likeliest first. `location` is
-    the entry that the explanation is about, or "". `withheld` are verbs that the run's state allows and that would only
-    lead to the same end again. `command` is a shell command that tells more, or "".
+    `recorded` is the newest build when the history was recorded, `met` the one that does not fit it. `serving` are the
+    builds of the workers that take runs of its queue now. `is_alone`: all of these workers are known to have the code
+    that does not fit.
     """
 
-    headline: str
-    detail: str = ""
-    needs_attention: bool = False
-    remedies: tuple[str, ...] = ()
-    location: str = ""
-    withheld: tuple[str, ...] = ()
-    command: str = ""
+    recorded: str
+    met: str
+    serving: Sequence[str]
+    is_alone: bool
 
     @property
-    def text(self) -> str:
-        """The headline and the detail, as sentences."""
-        return " ".join(f"{each.rstrip('.')}." for each in (self.headline, self.detail) if each)
+    def note(self) -> str:
+        """Say what an operator should know about the builds, without the last full stop; "" for nothing."""
+        said = []
+        if self.recorded and self.met and self.recorded != self.met:
+            words = _("Recorded with the build %(recorded)s; the build %(met)s does not fit it")
+            said.append(words % {"recorded": self.recorded, "met": self.met})
+        elif self.met:
+            said.append(_("The build %(met)s does not fit it") % {"met": self.met})
+        elif self.recorded:
+            said.append(_("Recorded with the build %(recorded)s") % {"recorded": self.recorded})
+        others = [each for each in self.serving if each != self.met]
+        if self.is_alone:
+            said.append(_("No worker of its queue has another build yet: deploy one first, then recover it"))
+        elif self.met and others:
+            said.append(_("Workers of its queue now have %(builds)s") % {"builds": ", ".join(others[:_NAMED])})
+        elif others:
+            said.append(_("Workers of its queue have %(builds)s") % {"builds": ", ".join(others[:_NAMED])})
+        return ". ".join(said)
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The facts of an explanation; see `durable.inspection.explain_states.explain`."""
-
-    run: Run
-    now: datetime
-    entries: Sequence[Entry]
-    unreceived: int | None
-    undone: Undone | None
-    undone_by_code: int = 0
-    stuck_at: str = ""
-    running: Sequence[RunningStep] = ()
-    paused: Hold | None = None
-    within: RunQuerySet | None = None
-
-    @property
-    def is_held(self) -> bool:
-        return self.run.lease_expires_at is not None and self.run.lease_expires_at > self.now
-
-    @property
-    def is_late(self) -> bool:
-        return self.run.wake_at is not None and not self.is_held and self.now - self.run.wake_at > LATE
-
-    @property
-    def is_due(self) -> bool:
-        return self.run.wake_at is not None and self.run.wake_at <= self.now
-
-    @property
-    def summary(self) -> Summary:
-        """The row's summary in the active language, with a quoted error redacted."""
-        summary = Summary.load(self.run.summary).told_in(LOCAL)
-        if self.within is not None:
-            summary = summary.without_others
-        quoted = _QUOTED_ERROR.get(summary.kind)
-        if quoted is None or not summary:
-            return summary
-        return summary.with_facts(**{quoted: str(redacted(self.run.workflow, "error", summary.facts[quoted]))})
-
-    @property
-    def quoted_error(self) -> str:
-        """The error that the row's summary quotes; for a summary without data its text."""
-        summary = self.summary
-        return str(summary.facts.get("error", summary))
-
-    def open(self, *statuses: str) -> Entry | None:
-        """Return the newest open step with one of these statuses."""
-        steps = [each for each in self.entries if each.kind == EntryKind.STEP and each.metadata.status in statuses]
-        return steps[-1] if steps else None
-
-    def since(self, then: datetime) -> str:
-        """Return how long ago `then` was: "3 h 5 m"."""
-        return span((self.now - then).total_seconds())
-
-    @property
-    def ended(self) -> str:
-        """When the run ended and how long it took: "2 m ago, after 3 h"; "" if it has not ended."""
-        finished, created = self.run.finished_at, self.run.created_at
-        if finished is None:
-            return ""
-        when, took = relative(finished, self.now), span((finished - created).total_seconds())
-        return _("%(when)s, after %(took)s") % {"when": when, "took": took}
+def replay_check(workflow: str) -> str:
+    """Return the command that checks whether recorded runs of the workflow fit this code."""
+    return command("replay-check", workflow=workflow)
 
 
-def capitalized(text: str) -> str:
-    """Return `text` with a capital letter first; the other letters stay as they are."""
-    return text[:1].upper() + text[1:]
-
-
-def completed(facts: Facts) -> Explanation:
-    """Explain a completed run."""
-    return Explanation(headline=_("Completed %(when)s") % {"when": facts.ended})
-
-
-def cancelled(facts: Facts) -> Explanation:
-    """Explain a cancelled run: why, and what was undone."""
-    reason = facts.run.request_reason
-    if facts.within is not None and facts.summary.kind in (SummaryKind.PARENT_ENDED, SummaryKind.DROPPED):
-        reason = _("Its parent has ended, or has taken its start back")  # the reason names the parent
-    undone = _undone(facts)
-    if undone:
-        headline = _("Cancelled %(when)s; compensated: %(steps)s") % {"when": facts.ended, "steps": undone}
+def misfit_of(run: Run, now: datetime) -> Misfit:
+    """Return the builds that matter for a run that diverged or was stopped by a mistake; at most four statements."""
+    living = _living(now)
+    if run.state == RunState.FAILED:
+        failure = Failure.objects.using(conf.DATABASE).filter(run=run).first()
+        met, since = ("", run.finished_at or now) if failure is None else (failure.build, failure.failed_at)
     else:
-        headline = _("Cancelled %(when)s") % {"when": facts.ended}
-    return Explanation(
-        headline=headline,
-        detail=shortened(_("Reason: %(reason)s") % {"reason": reason}) if reason else "",
-        remedies=("restart",),
+        builds = _builds(living, run.queue)
+        met, since = builds[0] if len(builds) == 1 else "", run.diverged_at or now
+    recorded = ""
+    if met or Build.objects.using(conf.DATABASE).exists():
+        entries = EntryMetadata.objects.using(conf.DATABASE).filter(entry__run=run)
+        newest = entries.aggregate(newest=Max("created_at"))["newest"] or run.started_at or run.created_at
+        named = Build.objects.using(conf.DATABASE).filter(first_seen_at__lte=newest).order_by("-first_seen_at")
+        recorded = named.values_list("name", flat=True).first() or ""
+    return Misfit(
+        recorded=recorded,
+        met=met,
+        serving=_builds(living, run.queue),
+        is_alone=run.state == RunState.FAILED and _is_alone(living, run.queue, met, since),
     )
 
 
-def failed(facts: Facts) -> Explanation:
-    """Explain a failed run: what has stopped it, and what a recovery does."""
-    run, kind = facts.run, facts.summary.kind
-    if kind is SummaryKind.STOPPED_BY_MISTAKE:
-        return Explanation(
-            headline=_("Stopped by a mistake in the code: %(error)s") % {"error": shortened(facts.quoted_error)},
-            detail=_("%(undone)s. Fix the code, deploy it, then recover the run: it goes on where it was")
-            % {"undone": _undone_before(facts)},
-            needs_attention=True,
-            remedies=("recover", "replay", "restart"),
-        )
-    if run.state_after_rollback or kind is SummaryKind.HANDLER_FAILED:
-        return _stopped_compensating(facts)
-    explained = _BY_ERROR.get(run.error.type) if run.error is not None else None
-    return _failed(facts) if explained is None else explained(facts)
+def misfits_of_failed(ids: Iterable[str], now: datetime) -> set[str]:
+    """Return the failed runs that no worker with other code could take; two statements, none without ids."""
+    wanted = list(ids)
+    if not wanted:
+        return set()
+    living = _living(now)
+    failures = Failure.objects.using(conf.DATABASE).filter(run__in=wanted)
+    return {each.run_id for each in failures if _is_alone(living, each.queue, each.build, each.failed_at)}
 
 
-def _stopped_compensating(facts: Facts) -> Explanation:
-    if facts.run.state_after_rollback:
-        place, error = why_it_failed(facts)
-        detail = (
-            _(
-                'It was undoing its steps because it failed at "%(place)s": %(error)s. Fix what the handler needs, then '
-                "recover the run: the compensation goes on with the handlers that are left"
-            )
-            if place
-            else _(
-                "It was undoing its steps because it failed: %(error)s. Fix what the handler needs, then recover the run: "
-                "the compensation goes on with the handlers that are left"
-            )
-        ) % {"place": place, "error": shortened(error)}
-    else:
-        detail = _(
-            "Its code was undoing its steps. Fix what the handler needs, then recover the run: the compensation goes on "
-            "with the handlers that are left, and then the code"
-        )
-    why = shortened(facts.summary.without_advice)
-    return Explanation(
-        headline=_("Compensation has stopped %(when)s: %(why)s") % {"when": facts.ended, "why": why},
-        detail=detail,
-        needs_attention=True,
-        remedies=("recover",),
-        location=facts.stuck_at,
-    )
+def _living(now: datetime) -> list[WorkerProcess]:
+    rows = WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__gte=now - DEAD_AFTER)
+    return list(rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-started_at")[:_MOST])
 
 
-def _diverged(facts: Facts) -> Explanation:
-    kind, separator, message = _whole_error(facts).partition(": ")
-    error = shortened(f"{kind}{separator}{told_divergence(message)}", MOST)
-    return Explanation(
-        headline=_("Stopped: the code no longer fits its history"),
-        detail=_("%(error)s. Nothing was compensated. Fix the code, then recover the run: it goes on where it was")
-        % {"error": error.removesuffix(".")},
-        needs_attention=True,
-        remedies=("recover", "replay", "restart"),
-    )
+def _serving(living: Iterable[WorkerProcess], queue: str) -> list[WorkerProcess]:
+    names = names_of_queue(queue)
+    return [each for each in living if each.serves_all or any(name in each.queues for name in names)]
 
 
-def _crashed(facts: Facts) -> Explanation:
-    return Explanation(
-        headline=ngettext(
-            "Stopped %(when)s: it crashed %(number)d worker in a row",
-            "Stopped %(when)s: it crashed %(number)d workers in a row",
-            facts.run.crashes,
-        )
-        % {"when": facts.ended, "number": facts.run.crashes},
-        detail=_("Look at the workers' logs for what kills them (memory, a native library), then recover the run"),
-        needs_attention=True,
-        remedies=("recover", "replay"),
-    )
+def _builds(living: Iterable[WorkerProcess], queue: str) -> list[str]:
+    """Return the named builds of the queue's workers, that of the newest worker first."""
+    return list(dict.fromkeys(each.build for each in _serving(living, queue) if each.build))
 
 
-def _failed(facts: Facts) -> Explanation:
-    run, undone = facts.run, _undone(facts)
-    location = failed_at(run.error, run.origins)
-    place, error = why_it_failed(facts)
-    told = {
-        "place": place,
-        "when": relative(run.finished_at or facts.now, facts.now),
-        "error": shortened(error),
-        "steps": undone,
-    }
-    if location:
-        headline = (
-            _('Failed at "%(place)s" %(when)s: %(error)s; compensated: %(steps)s')
-            if undone
-            else _('Failed at "%(place)s" %(when)s: %(error)s')
-        )
-    else:
-        headline = (
-            _("Failed %(when)s: %(error)s; compensated: %(steps)s") if undone else _("Failed %(when)s: %(error)s")
-        )
-    if facts.undone is not None:
-        detail = _("Compensated: %(steps)s") % {"steps": facts.undone.text}
-    elif undone:
-        detail = _(
-            "Fix the cause, then recover the run: it goes back to the earliest step that was undone, and does all from "
-            "there again"
-        )
-    elif not run.origins and (left := facts.open(EntryStatus.EXHAUSTED)) is not None:
-        return Explanation(
-            headline=headline % told,
-            detail=_(
-                "Its own code has raised this error, so a recovery only runs the code again, and no step that has failed. To "
-                'try "%(step)s" again, replay the run from there'
-            )
-            % {"step": display_location(left.location)},
-            needs_attention=True,
-            remedies=("replay", "recover", "restart"),
-            location=left.location,
-        )
-    else:
-        detail = _("Fix the cause, then recover the run: what failed is tried again and the rest goes on from there")
-    return Explanation(
-        headline=headline % told,
-        detail=detail,
-        needs_attention=True,
-        remedies=("recover", "replay", "restart"),
-        location=location,
-    )
+def _is_alone(living: Iterable[WorkerProcess], queue: str, met: str, since: datetime) -> bool:
+    """Return whether all workers of the queue are known to have the code that met the run at `since`.
 
-
-def _whole_error(facts: Facts) -> str:
-    error = facts.run.error
-    return _("for a reason that was not recorded") if error is None else redacted_error(facts.run.workflow, error)
-
-
-def why_it_failed(facts: Facts) -> tuple[str, str]:
-    """Return the place (for display; "" for none) and the error of the failure that the run is undoing."""
-    error = facts.run.error
-    if error is None or error.origin is None:
-        return display_location(failed_at(error, facts.run.origins)), _whole_error(facts)
-    return display_location(error.origin.place), redacted_error(facts.run.workflow, error.origin)
-
-
-def _undone_before(facts: Facts) -> str:
-    """Say what is undone of a run stopped by a mistake: nothing, unless its code has called ctx.compensate."""
-    if not facts.undone_by_code:
-        return _("Nothing was undone because of it")
-    return _("%(steps)s by ctx.compensate before, and nothing was undone because of the mistake") % {
-        "steps": steps_undone(facts.undone_by_code, LOCAL)
-    }
-
-
-def _undone(facts: Facts) -> str:
-    """Say how many steps the compensation at the run's end has undone; "" for none.
-
-    Taken from the row, unless the caller has read the entries.
+    Without names of builds, a worker that began later may have other code.
     """
-    if facts.undone is not None:
-        return steps_undone(len(facts.undone.locations), LOCAL)
-    summary = facts.summary
-    return steps_undone(summary.facts["count"], LOCAL) if summary.kind is SummaryKind.COMPENSATED else ""
+    serving = _serving(living, queue)
+    if met:
+        return bool(serving) and all(each.build == met for each in serving)
+    return bool(serving) and all(each.started_at <= since for each in serving)
 
 
-_BY_ERROR: Final[Mapping[str, Callable[[Facts], Explanation]]] = {
-    "HistoryDivergedError": _diverged,
-    "RunCrashedError": _crashed,
-}
+_CAP: Final = 1_000  # runs that are counted
+_WORKERS: Final = 200  # workers to read, those with the newest signs of life
 
 
-def waiting_for_map(run: Run, awaited: Sequence[str]) -> str | None:
-    """Say what the run waits for, if that includes a group of children; else None."""
-    groups = ChildGroup.objects.using(conf.DATABASE).filter(id__in=list(awaited))
-    group = groups.select_related("tally").order_by("position").first()
-    if group is None:
-        return None
-    tally = group.tally
-    if group.is_over:  # the run waits for its children again: they undo what they have done
-        return _compensating(run, group)
-    note = _(
-        'Waiting for the children of the map "%(map)s": %(ended)s of %(size)s have ended, %(running)s are under way'
-    ) % {
-        "map": display_location(group.location),
-        "ended": thousands(tally.completed + tally.failed + tally.cancelled),
-        "size": thousands(group.size),
-        "running": thousands(tally.running),
-    }
-    if tally.waiting:
-        note += ", " + _("%(waiting)s wait for their turn") % {"waiting": thousands(tally.waiting)}
-    if tally.failed:
-        note += "; " + _("failed so far: %(failed)s") % {"failed": thousands(tally.failed)}
-    return note
+def backlog_note(run: Run, now: datetime) -> str:
+    """Say how many runs are due before this one, and how many workers of its queue are busy, without a full stop.
 
-
-def _compensating(run: Run, group: ChildGroup) -> str:
-    """Say how far the compensation of a map's children has come."""
-    tally = group.tally
-    note = _('Compensating the children of the map "%(map)s": %(running)s of %(size)s are under way') % {
-        "map": display_location(group.location),
-        "running": thousands(tally.running + tally.waiting),
-        "size": thousands(group.size),
-    }
-    entries = Entry.objects.using(conf.DATABASE).filter(run_id=run.id, location=group.location)
-    data: Mapping[str, Any] | None = entries.values_list("data", flat=True).first()
-    left = None if data is None else data.get("rollback", {}).get(UNDONE_FROM)
-    if left is not None:
-        note += ", " + _("%(left)s are left") % {"left": thousands(left)}
-    return note
-
-
-def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
-    """Say how far the recovery of a map's failed children has come; "" for none. One query if a map is open.
-
-    `entries` are the open entries of the run.
+    "" if no worker has to take the run now, or nothing is before it. At most three statements.
     """
-    if run.state not in (RunState.RUNNING, RunState.PENDING):
+    is_held = run.lease_expires_at is not None and run.lease_expires_at > now
+    if run.wake_at is None or run.wake_at > now or is_held or run.state == RunState.PAUSED:
         return ""
-    maps = [each.pk for each in entries if each.kind == EntryKind.MAP]
-    found = Entry.objects.using(conf.DATABASE).filter(pk__in=maps).order_by("ordinal") if maps else ()
-    for entry in found:
-        if note := recovered_note(whole_data(entry)):
-            return _('Map "%(map)s": %(note)s') % {"map": display_location(entry.location), "note": note}
-    return ""
+    before = _before(run, now) if run.head_start is None else None  # those with a rank have an order of their own
+    workers, busy = _workers(run.queue, now)
+    said = []
+    if before:
+        said.append(_("Due before it: %(number)s of its queue") % {"number": before})
+    if busy:
+        told = {"busy": thousands(busy), "workers": thousands(workers)}
+        said.append(_("%(busy)s of %(workers)s workers that serve its queue are busy") % told)
+    return ". ".join(said)
 
 
-def turn_note(run: Run, within: RunQuerySet | None = None) -> str | None:
-    """Say what a child waits for that has not had its turn; None for any other run.
+def _before(run: Run, now: datetime) -> Count:
+    due = Run.objects.using(conf.DATABASE).filter(queue=run.queue, wake_at__isnull=False)
+    due = due.exclude(state=RunState.PAUSED.value).filter(wake_at__lte=run.wake_at)
+    due = due.exclude(wake_at=run.wake_at, id__gte=run.id)
+    free = due.filter(Q(lease_expires_at=None) | Q(lease_expires_at__lte=now)).order_by("queue", "wake_at", "id")
+    number = free.values("pk")[: _CAP + 1].count()
+    return Count(number=min(number, _CAP), is_capped=number > _CAP)
 
-    With `within`, the runs that a reader may see, neither its parent nor the number of other children is mentioned.
+
+def _workers(queue: str, now: datetime) -> tuple[int, int]:
+    """Count the workers that serve the queue, and those among them that execute as many runs as they can."""
+    rows = WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__gte=now - DEAD_AFTER)
+    living = rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-last_seen_at")[:_WORKERS]
+    slots = {each.name: each.slots for each in living if each.serves_all or queue in each.queues}
+    if not slots:
+        return 0, 0
+    held = Run.objects.using(conf.DATABASE).filter(lease_expires_at__gt=now, worker__in=list(slots))
+    numbers = Counter(held.order_by("lease_expires_at").values_list("worker", flat=True)[:_CAP])
+    return len(slots), sum(numbers[name] >= number for name, number in slots.items())
+
+
+MOST_OPEN: Final = 50  # open entries that an explanation reads
+_MOST_MESSAGES: Final = 1_000
+
+
+def explain(
+    run: Run,
+    now: datetime,
+    entries: Sequence[Entry] = (),
+    unreceived: int | None = None,
+    undone: Undone | None = None,
+    undone_by_code: int = 0,
+    stuck_at: str = "",
+    running: Sequence[RunningStep] = (),
+    paused: Hold | None = None,
+    within: RunQuerySet | None = None,
+) -> Explanation:
+    """Explain what the run does at `now`.
+
+    `entries` are its open entries with their metadata, see `open_entries`; without them the row alone is used.
+    `unreceived` is the number of unreceived messages in its inbox, None if they were not counted. `undone` are the
+    steps undone by its compensation (None for none, or if they were not read), and `undone_by_code` the number of those
+    undone by its code (`ctx.compensate`); see `read_undone`. `stuck_at` is the step whose rollback handler has stopped
+    the compensation; "" if it was not read. `running` are the running steps, the oldest first; see `activities_of`.
+    `paused` is the hold of the run's queue, or None. `within` are the runs that the reader may see, None for all:
+    others are neither named nor counted.
     """
-    if run.parent_id is None:
-        return None
-    turns = Turn.objects.using(conf.DATABASE).filter(run_id=run.id).select_related("group__tally")
-    turn = turns.first()
-    if turn is None:
-        return None
-    if within is not None:
-        return _("Waits for its turn")
-    group = turn.group
-    return _('Waits for its turn: %(running)s of %(at_once)s of the map "%(map)s" of "%(parent)s" are under way') % {
-        "running": thousands(group.tally.running),
-        "at_once": thousands(group.at_once or group.size),
-        "map": display_location(group.location),
-        "parent": group.parent_id,
-    }
+    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, stuck_at, running, paused, within)
+    return explain_states.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
 
 
-_SHOWN: Final = 50  # children to read, the first of which is named
+def explain_fully(
+    run: Run,
+    now: datetime,
+    open_keys: Sequence[int] | None = None,
+    children: FamilyCounts | None = None,
+    *,
+    within: RunQuerySet | None = None,
+) -> Explanation:
+    """Explain a run with all available data.
 
+    Two queries more than `explain`, up to three more for a run that a worker has, and one more if that worker has not
+    renewed its lease. `open_keys` are those of `progress_of`, so that a long history is not searched again, and
+    `children` the counts of `count_children`, if the caller has them. `within` is that of `explain`.
 
-def awaited_queues(run: Run) -> list[str] | None:
-    """Return the message queues that the run waits for, [] for any; None if it waits for no message."""
-    return locations.awaited_queues(run.state, run.waiting_for)
-
-
-def pending(facts: Facts) -> Explanation:
-    """Explain a pending run: when it starts or continues, or which worker it waits for."""
-    run, now = facts.run, facts.now
-    doing = shortened(facts.summary.without_time)
-    if run.crashes and not facts.is_late:
-        return to_run_alone(facts)
-    if run.wake_at is not None and run.wake_at > now:
-        headline = _("Starts %(when)s") if run.started_at is None else _("Goes on %(when)s")
-        headline %= {"when": until(run.wake_at, now)}
-        return Explanation(headline=_because(headline, doing), remedies=("wake", "cancel"))
-    if run.wake_at is None and (turn := turn_note(run, within=facts.within)) is not None:
-        return Explanation(headline=turn, remedies=("cancel",))
-    headline = _('Waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue}
-    return late(facts) or Explanation(headline=_because(headline, doing), detail=_without_redis(run.queue))
-
-
-def to_run_alone(facts: Facts) -> Explanation:
-    """Explain a run that may have crashed a worker, and has committed nothing since.
-
-    No pass has come to a step, which would first commit its attempt. So the worker that has it lets it wait, or has
-    left it to others for some seconds.
+    One more for a run in line, for the hold of its queue. Five more for a run that is due, for that, the runs and
+    workers before it, and the ranks of its runs; three more where some have one. Two for a paused run, for its
+    children. Three for a run that undid steps in scopes. One more for a run that has ended with children that are left
+    to be cancelled, and two for one to which messages were sent. For a completed run one, and two if it has children.
     """
-    run = facts.run
-    if run.crashes == 1:
-        headline = _("Waits to run alone: it may have crashed a worker")
+    found = _explained_fully(run, now, open_keys, within)
+    if run.finished_at is None:
+        notes = [rank_note(run, now) if within is None else "", limits_note(run, now)]
     else:
-        headline = ngettext(
-            "Waits to run alone: it may have crashed %(number)d worker in a row",
-            "Waits to run alone: it may have crashed %(number)d workers in a row",
-            run.crashes,
-        ) % {"number": run.crashes}
-    held = _("Worker %(worker)s has it") % {"worker": run.worker}
-    is_repeated = run.state == RunState.RUNNING and run.crashes > 1
-    return Explanation(headline=headline, detail=held if facts.is_held else "", needs_attention=is_repeated)
+        notes = [children_left_note(run, within), messages_left_note(run, within), failed_note(run, children, within)]
+    return _with_notes(found, notes)
 
 
-def _because(headline: str, doing: str) -> str:
-    """Return the headline, with what the run was doing in brackets, if that is known."""
-    return f"{headline} ({doing})" if doing else headline
+def _explained_fully(
+    run: Run, now: datetime, open_keys: Sequence[int] | None, within: RunQuerySet | None
+) -> Explanation:
+    if run.diverged_at is not None and run.state in (RunState.SLEEPING, RunState.ROLLING_BACK):
+        return _with_builds(explain(run, now, within=within), run, now)
+    if run.state in (RunState.FAILED, RunState.CANCELLED):
+        undone, undone_by_code = read_undone(run.id)
+        entries, stuck = open_entries(run.id, open_keys), stuck_step(run)
+        stuck_at = "" if stuck is None else stuck.location
+        found = explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, stuck_at=stuck_at)
+        return _with_builds(found, run, now) if _is_misfit(run) else found
+    unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
+    running = activities_of(run, now, within)
+    is_due = run.wake_at is not None and run.wake_at <= now
+    paused = find_hold(HoldKind.QUEUE, run.queue) if is_due or Summary.load(run.summary).is_in_line else None
+    unread = unreceived[:_MOST_MESSAGES].count()
+    entries = open_entries(run.id, open_keys)
+    found = explain(run, now, entries, unread, running=running, paused=paused, within=within)
+    notes = [
+        recovering_note(run, entries) if within is None else "",
+        pause_note(run, within) if run.state == RunState.PAUSED else "",
+        backlog_note(run, now) if paused is None and within is None else "",
+        death_note(run, now),
+    ]
+    return _with_notes(found, notes)
 
 
-def in_paused_queue(facts: Facts) -> Explanation | None:
-    """Explain a run that is due in a paused queue; None for any other."""
-    run, hold = facts.run, facts.paused
-    if hold is None or not facts.is_due or facts.is_held or run.state in ENDED:
-        return None
-    if hold.held_by:
-        headline = _('Due, and its queue "%(queue)s" is paused by %(who)s for %(span)s')
-    else:
-        headline = _('Due, and its queue "%(queue)s" is paused for %(span)s')
-    headline %= {"queue": run.queue, "who": hold.held_by, "span": facts.since(hold.held_at)}
-    return Explanation(
-        headline=f"{headline}: {shortened(hold.reason)}" if hold.reason else headline,
-        detail=_("No worker takes it before the queue is resumed"),
+def _is_misfit(run: Run) -> bool:
+    """Return whether a divergence or a mistake in the code has stopped the run."""
+    is_diverged = run.error is not None and run.error.type == "HistoryDivergedError"
+    return run.state == RunState.FAILED and (is_diverged or has_stopped(run.summary))
+
+
+def _with_builds(found: Explanation, run: Run, now: datetime) -> Explanation:
+    """Add the builds that matter for a diverged run, and withhold verbs that would meet the same code again."""
+    misfit = misfit_of(run, now)
+    withheld = WITHHELD if misfit.is_alone else ()
+    return replace(
+        _with_notes(found, [misfit.note]),
+        remedies=tuple(each for each in found.remedies if each not in withheld),
+        withheld=withheld,
+        command=replay_check(run.workflow),
     )
 
 
-def _due(facts: Facts) -> Explanation:
-    headline = _('Due, waiting for a worker of the queue "%(queue)s"') % {"queue": facts.run.queue}
-    return Explanation(headline=headline, detail=_without_redis(facts.run.queue))
+def _with_notes(found: Explanation, notes: Sequence[str | None]) -> Explanation:
+    said = [each for each in notes if each]
+    return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), *said]))) if said else found
 
 
-def _without_redis(queue: str) -> str:
-    """Say what workers do while Redis is unavailable; "" if it is available."""
-    if not conf.REDIS or wakeups.is_silent() or not redis_clients.is_found_away(queue):
-        return ""
-    return _(
-        "Redis does not answer. Workers of durable_worker poll the database until it is back; plain RQ workers execute "
-        "nothing meanwhile"
-    )
+def open_entries(run_id: str, open_keys: Sequence[int] | None = None) -> list[Entry]:
+    """Return the run's uncompleted entries, at most `MOST_OPEN`, in the order in which they began, without payloads.
 
-
-def late(facts: Facts) -> Explanation | None:
-    """Explain a run that no worker has claimed for too long; None for any other."""
-    run = facts.run
-    if not facts.is_late or run.wake_at is None:
-        return None
-    known = redis_clients.queue_names()
-    if run.queue not in known:
-        learn_queues(conf.DATABASE)  # a migration may have given it the name of another
-    served = next((each for each in names_of_queue(run.queue) if each in known), None)
-    if served is not None or not conf.REDIS:
-        detail = _(
-            "See that a worker serves it: %(command)s. A worker that does is busy with runs that were due before this one"
-        ) % {"command": f"python manage.py durable_worker {served or run.queue}"}
-    elif known:
-        detail = _("RQ_QUEUES lacks this queue, and has %(queues)s: add it, or move the run to another")
-        detail %= {"queues": ", ".join(known)}
-    else:
-        detail = _("RQ_QUEUES lacks this queue, and has none: add it")
-    detail = _without_redis(run.queue) or detail
-    headline = _('Due for %(span)s, and no worker of the queue "%(queue)s" has taken it')
-    return Explanation(
-        headline=headline % {"span": facts.since(run.wake_at), "queue": run.queue},
-        detail=detail,
-        needs_attention=True,
-        remedies=("wake",) if served is not None or not conf.REDIS else ("move",),
-    )
-
-
-def sleeping(facts: Facts) -> Explanation:
-    """Explain a sleeping run: what it waits for, and until when."""
-    run = facts.run
-    if run.diverged_at is not None:
-        return _MISFITS.get(facts.summary.kind, _diverged_and_tried_again)(facts)
-    overdue = late(facts)
-    if overdue is None and not facts.is_due and is_stopped(run.workflow, run.state, run.waiting_for):
-        return Explanation(
-            headline=_("Stopped after its first runs: go on with the rest, or stop here"),
-            detail=_("Too many of them failed again, or some had not come to an end in time"),
-            needs_attention=True,
-            remedies=("go_on", "stop_here"),
-        )
-    if awaited_queues(run) is not None:
-        return _waiting(facts, overdue)
-    if awaited_children(run.waiting_for):
-        return overdue or _waiting_for_children(facts)
-    if overdue is not None:
-        return overdue
-    if not facts.is_due and facts.summary.is_in_line and (line := line_of(run.id)) is not None:
-        return _in_line(facts, line)
-    if facts.summary.is_rated and (wait := rate_wait_of(run.id, facts.now)) is not None:
-        return _rated(facts, wait)
-    if facts.is_due:
-        return _due(facts)
-    step = facts.open(EntryStatus.FAILED)
-    location = step.location if step is not None else ""
-    summary = facts.summary
-    doing = shortened(summary.without_time)
-    if not doing and step is not None and step.metadata.error is not None:
-        doing = _('step "%(step)s" failed (%(error)s), attempt %(number)d') % {
-            "step": display_location(step.location),
-            "error": step.metadata.error.type,
-            "number": step.metadata.attempts,
-        }
-    is_retrying = step is not None or summary.is_backing_off
-    headline = capitalized(doing or _("asleep"))
-    if run.wake_at is not None:
-        told = _("%(doing)s, next try %(when)s") if is_retrying else _("%(doing)s until %(when)s")
-        headline = told % {"doing": headline, "when": until(run.wake_at, facts.now)}
-    return Explanation(headline=headline, remedies=("wake", "pause", "cancel"), location=location)
-
-
-def _waiting(facts: Facts, overdue: Explanation | None) -> Explanation:
-    run, now = facts.run, facts.now
-    queues = awaited_queues(run)
-    where = either(queues) if queues else _("any queue")
-    beside = shortened(facts.summary.doing)
-    waits = (_("waiting for a message in %(queues)s") if beside else _("Waiting for a message in %(queues)s")) % {
-        "queues": where
-    }
-    if beside:
-        waits = f"{capitalized(beside)}; {waits}"
-    wait = next((each for each in reversed(facts.entries) if each.kind == EntryKind.MESSAGE), None)
-    location = wait.location if wait is not None else ""
-    if overdue is not None:
-        headline = _("%(waits)s; a message or the deadline came %(when)s")
-        return Explanation(
-            headline=headline % {"waits": waits, "when": relative(run.wake_at or now, now)},
-            detail=_("No worker has taken it since. %(advice)s") % {"advice": overdue.detail},
-            needs_attention=True,
-            remedies=("wake",),
-            location=location,
-        )
-    if facts.is_due:
-        headline = _("%(waits)s; a message or the deadline has come; no worker has taken it yet")
-        return Explanation(headline=headline % {"waits": waits})
-    if run.wake_at is not None:
-        told = _("%(waits)s; goes on %(when)s") if beside else _("%(waits)s until %(when)s")
-        headline = told % {"waits": waits, "when": until(run.wake_at, now)}  # the moment may be that of either
-    else:
-        headline = _("%(waits)s, without a deadline") % {"waits": waits}
-    if facts.unreceived:
-        others = ngettext("%(number)d in other queues", "%(number)d in other queues", facts.unreceived)
-        headline += "; " + others % {"number": facts.unreceived}
-    elif facts.unreceived is not None:
-        headline += "; " + _("nothing received")
-    return Explanation(headline=headline, remedies=("send", "cancel"), location=location)
-
-
-def _waiting_for_children(facts: Facts) -> Explanation:
-    """Explain a run that waits for children to end, by the state of the first one."""
-    run = facts.run
-    children = awaited_children(run.waiting_for)
-    if facts.within is not None:
-        children = sorted(facts.within.filter(id__in=children).values_list("pk", flat=True)[:_SHOWN])
-    found = _oldest_of(children)
-    if found is None and facts.within is not None:
-        headline = _("Waiting for children")
-    elif found is None and (of_map := waiting_for_map(run, children[:_SHOWN])) is not None:
-        headline = of_map
-    elif found is None:
-        headline = _('Waiting for child "%(child)s", whose run is gone') % {"child": children[0]}
-    else:
-        state = {"child": found.id, "state": state_in_words(found.state)}
-        headline = _('Waiting for child "%(child)s", which is %(state)s') % state
-        if found.wake_at is not None and found.wake_at > facts.now:
-            headline += " " + _("until %(when)s") % {"when": until(found.wake_at, facts.now)}
-    if len(children) > 1:
-        others = ngettext("and for %(number)d other", "and for %(number)d others", len(children) - 1)
-        headline += ", " + others % {"number": len(children) - 1}
-    if facts.is_due:
-        headline += "; " + _("one has ended; no worker has taken the run yet")
-    elif run.wake_at is not None:
-        headline = _("%(waits)s; until %(when)s") % {"waits": headline, "when": until(run.wake_at, facts.now)}
-    return Explanation(headline=headline, remedies=("cancel",))
-
-
-def compensating_children(facts: Facts) -> str | None:
-    """Say which children a run that rolls back waits for; None if it waits for none."""
-    children = awaited_children(facts.run.waiting_for)
-    if not children:
-        return None
-    if facts.within is not None:
-        children = sorted(facts.within.filter(id__in=children).values_list("pk", flat=True)[:_SHOWN])
-        if not children:
-            return _("Compensating: waiting until children have undone their own")
-    elif (of_map := waiting_for_map(facts.run, children[:_SHOWN])) is not None:
-        return of_map
-    found = _oldest_of(children)
-    if found is None:
-        return None
-    state = {"child": found.id, "state": state_in_words(found.state)}
-    return _('Compensating: waiting until child "%(child)s" has undone its own, which is %(state)s') % state
-
-
-def _oldest_of(children: Sequence[str]) -> Run | None:
-    runs = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN])
-    return runs.order_by("created_at", "id").first()
-
-
-def _in_line(facts: Facts, line: Line) -> Explanation:
-    """Explain a run that waits for a slot of a limit: its place, and what holds the slots."""
-    told = {
-        "place": line.place,
-        "limit": limit_label(line.limit, line.key),
-        "held": line.held,
-        "at_once": line.at_once,
-        "span": facts.since(line.since),
-    }
-    if line.holder is not None and line.holder.id == facts.run.id and line.holder_kind != SlotKind.OPEN:
-        headline = _("In line for limit %(limit)s for %(span)s, of which it holds a slot itself") % told
-        detail = _("A durable_worker takes the slot back within two minutes. To have it done now, wake the run")
-        return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", "pause", "cancel"))
-    if facts.paused is not None:
-        hold = facts.paused
-        told |= {"queue": facts.run.queue, "who": hold.held_by, "held": facts.since(hold.held_at)}
-        if hold.held_by:
-            headline = _(
-                'In line for limit %(limit)s for %(span)s, and its queue "%(queue)s" is paused by %(who)s for %(held)s'
-            )
-        else:
-            headline = _('In line for limit %(limit)s for %(span)s, and its queue "%(queue)s" is paused for %(held)s')
-        headline %= told
-        return Explanation(
-            headline=f"{headline}: {shortened(hold.reason)}" if hold.reason else headline,
-            detail=_("It keeps its place. Free slots go to runs of other queues until the queue is resumed"),
-            remedies=("pause", "cancel"),
-        )
-    detail = ""
-    if facts.within is not None:  # the number before it counts runs that the reader may not see
-        headline = _("In line for limit %(limit)s for %(span)s") % told
-        is_shown = line.holder is not None and facts.within.filter(pk=line.holder.pk).exists()
-    else:
-        headline = _("Number %(place)d in line for limit %(limit)s for %(span)s (%(held)d of %(at_once)d held)") % told
-        is_shown = True
-    if is_shown and line.holder is not None and line.holder_since is not None:
-        holder = {
-            "run": line.holder.id,
-            "state": state_in_words(line.holder.state),
-            "span": facts.since(line.holder_since),
-        }
-        detail = _('Run "%(run)s" has held one for %(span)s; it is %(state)s') % holder
-        if line.holder_kind == SlotKind.OPEN:
-            detail += "; " + _('it holds it to its end (hold="open")')
-    return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
-
-
-def _rated(facts: Facts, wait: RateWait) -> Explanation:
-    """Explain a run that waits for its moment in the rate of a limit."""
-    told = {
-        "limit": limit_label(wait.limit, wait.key),
-        "rate": wait.rate,
-        "when": until(wait.at, facts.now),
-        "before": wait.before,
-    }
-    if facts.within is not None:
-        headline = _("Rate %(limit)s (%(rate)s): begins %(when)s") % told
-    else:
-        headline = _("Rate %(limit)s (%(rate)s): begins %(when)s, %(before)d before it") % told
-    detail = ""
-    if wait.closing is not None:
-        closing = {"when": until(wait.closing.until, facts.now), "by": wait.closing.by, "why": wait.closing.reason}
-        detail = _("Closed until %(when)s by %(by)s") % closing
-        if wait.closing.reason:
-            detail += f": {shortened(wait.closing.reason)}"
-    elif wait.sooner is not None:
-        again = command("set-rate", wait.limit, wait.rate_text, burst=wait.burst if wait.burst > 1 else "")
-        detail = _(
-            "The moments of attempts that were cancelled before it stay reserved. Setting the rate, to what it is or to "
-            "another one, gives all moments anew: this one would begin %(when)s. %(command)s"
-        ) % {"when": until(wait.sooner, facts.now), "command": again}
-    return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
-
-
-def _unknown_workflow(facts: Facts) -> Explanation:
-    """Explain a run whose worker does not know its workflow. Other workers may: only this process's code is known
-    here.
+    See `explain_fully` for `open_keys`.
     """
-    if facts.run.workflow in registry.registry:
-        detail = _(
-            "The code here has the workflow: a worker of its queue that runs this code takes the run when it is due"
-        )
+    entries = Entry.objects.using(conf.DATABASE)
+    if open_keys is None:
+        found = entries.few_of(run_id, ~Q(status=EntryStatus.COMPLETED.value))
     else:
-        detail = _("Deploy the code that has the workflow to the workers of its queue, or cancel the run")
-    return Explanation(
-        headline=_tried(
-            facts,
-            _('The worker that took it does not know the workflow "%(workflow)s"') % {"workflow": facts.run.workflow},
-        ),
-        detail=detail,
-        needs_attention=True,
-        remedies=("wake", "cancel"),
-    )
+        found = entries.filter(pk__in=open_keys).exclude(metadata__status=EntryStatus.COMPLETED.value)
+    found = found.select_related("metadata").defer("output", "arguments", "data")
+    return list(found.order_by("ordinal")[:MOST_OPEN])
 
 
-def _diverged_and_tried_again(facts: Facts) -> Explanation:
-    return Explanation(
-        headline=_tried(facts, _("The code of the workers does not fit its history")),
-        detail=_("%(error)s. If no deploy is under way, fix the code, with ctx.removed() or ctx.get_version()")
-        % {"error": _misfit(told_divergence(facts.quoted_error))},
-        needs_attention=True,
-        remedies=("wake", "pause"),
-    )
-
-
-def _mistaken(facts: Facts) -> Explanation:
-    return Explanation(
-        headline=_tried(facts, _("A mistake in the code of the workers")),
-        detail=_("%(error)s. Nothing is undone meanwhile. If no deploy is under way, fix the code")
-        % {"error": _misfit(facts.quoted_error)},
-        needs_attention=True,
-        remedies=("wake", "pause"),
-    )
-
-
-def _tried(facts: Facts, problem: str) -> str:
-    """Return the problem, since when it exists if that is known, and when the run is tried again."""
-    run = facts.run
-    if run.diverged_at is not None:
-        problem = _("%(problem)s for %(span)s") % {"problem": problem, "span": facts.since(run.diverged_at)}
-    if run.wake_at is None:
-        return problem
-    return _("%(problem)s, tried again %(when)s") % {"problem": problem, "when": relative(run.wake_at, facts.now)}
-
-
-def _misfit(error: str) -> str:
-    return shortened(error, MOST).removesuffix(".")
-
-
-_MISFITS: Final[Mapping[SummaryKind, Callable[[Facts], Explanation]]] = {
-    SummaryKind.UNKNOWN_WORKFLOW: _unknown_workflow,
-    SummaryKind.MISTAKE: _mistaken,
-    SummaryKind.DIVERGED: _diverged_and_tried_again,
+_BY_STATE: Final[Mapping[RunState, Callable[[Facts], Explanation]]] = {
+    RunState.PENDING: explain_states.pending,
+    RunState.RUNNING: explain_states.running,
+    RunState.SLEEPING: explain_states.sleeping,
+    RunState.PAUSED: explain_states.paused,
+    RunState.ROLLING_BACK: explain_states.rolling_back,
+    RunState.COMPLETED: explain_states.completed,
+    RunState.FAILED: explain_states.failed,
+    RunState.CANCELLED: explain_states.cancelled,
 }

@@ -25,8 +25,8 @@ from durable.inspection.activities import MOST_ACTIVITIES, hung_steps
 from durable.inspection.causes import NEWEST, FailedRun, failed_runs
 from durable.inspection.counting import Count, added, count_capped, moment_of, sample_rows
 from durable.inspection.database import old_snapshots
-from durable.inspection.explain_states import replay_check
-from durable.inspection.explanation import LATE
+from durable.inspection.explain_states import LATE
+from durable.inspection.explanation import replay_check
 from durable.inspection.humanize import quoted, shortened, thousands
 from durable.inspection.limits import IdleSlot, KeptSlot, LongLine, StillLine, slot_troubles
 from durable.inspection.queues import CAP as HELD_CAP

@@ -24,7 +24,7 @@ from durable.core.own_runs import INTERNAL
 from durable.core.records import ENDED, RunState
 from durable.core.summary import SummaryKind
 from durable.inspection.counting import Count, Key, OfEach, moment_of, sample_rows
-from durable.inspection.explanation import LATE
+from durable.inspection.explain_states import LATE
 from durable.inspection.pagination import FAILURE_KEY, KEY_OF_FAILURE, Cursor, RunOrder, end_of_window, has_own_index
 from durable.inspection.payloads import shown_with
 from durable.inspection.workers import queues_with_runs

@@ -16,9 +16,9 @@ from durable.core.records import RunState
 from durable.core.time_limits import RunLimits
 from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.explain_states import explain, explain_fully
-from durable.inspection.explanation import Explanation as Explained
-from durable.inspection.explanation import awaited_queues
+from durable.inspection.explain_states import Explanation as Explained
+from durable.inspection.explain_states import awaited_queues
+from durable.inspection.explanation import explain, explain_fully
 from durable.inspection.family import ChildCursor, count_children, family_data, list_children, list_parents
 from durable.inspection.pagination import RunOrder, cursor_of
 from durable.inspection.pagination import key_of as key_of_cursor

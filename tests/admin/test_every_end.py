@@ -13,7 +13,7 @@ from django.test import Client
 
 from durable import Actor, Context, CriticalError, acting_as, get_run, workflow
 from durable.conf import conf
-from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import explain_fully
 from durable.models import Cascade, Child, Run, RunKey
 from durable.operations import bulk
 from tests.admin.conftest import Stage

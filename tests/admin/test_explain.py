@@ -10,8 +10,8 @@ from durable import Context, get_run, runtime, workflow
 from durable.conf import conf
 from durable.core import registry
 from durable.core.records import RunState
-from durable.inspection.explain_states import explain, explain_fully
-from durable.inspection.explanation import Explanation
+from durable.inspection.explain_states import Explanation
+from durable.inspection.explanation import explain, explain_fully
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage

@@ -22,7 +22,7 @@ from durable.conf import conf
 from durable.core.summary import Summary
 from durable.inspection.causes import failed_runs
 from durable.inspection.entry_detail import read_entry_detail
-from durable.inspection.explain_states import explain, explain_fully
+from durable.inspection.explanation import explain, explain_fully
 from durable.inspection.findings import collect_findings
 from durable.inspection.wording import told_divergence
 from durable.inspection.workers import worker_overview

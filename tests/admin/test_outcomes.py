@@ -19,7 +19,7 @@ from durable.core.errors import InvalidTransitionError
 from durable.inspection.actions import possible_verbs
 from durable.inspection.comparison import compare_runs
 from durable.inspection.entry_detail import read_entry_detail
-from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import explain_fully
 from durable.inspection.forks import first_failed_branch
 from durable.inspection.progress import progress_of
 from durable.inspection.runs import RunCriteria, list_runs

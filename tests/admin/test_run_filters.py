@@ -18,7 +18,7 @@ from pytest_django import Settings
 from durable import get_run
 from durable.core.errors import ErrorInfo
 from durable.inspection import run_lanes
-from durable.inspection.explain_states import explain
+from durable.inspection.explanation import explain
 from durable.inspection.pagination import InvalidCursorError, RunOrder
 from durable.inspection.payloads import SEARCHED
 from durable.inspection.runs import RunCriteria, count_runs, list_and_count, list_runs

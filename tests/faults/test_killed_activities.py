@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from durable.conf import conf
 from durable.inspection.activities import list_activities
-from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import explain_fully
 from durable.models import Activity, Run, StepSave
 from durable.store import store_for
 from tests.e2e.workers import Workers

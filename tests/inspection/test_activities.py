@@ -21,7 +21,7 @@ from django.utils import timezone
 from durable import Context, workflow
 from durable.admin import pages
 from durable.inspection.activities import activities_of, activities_of_runs, hung_steps, list_activities
-from durable.inspection.explain_states import explain, explain_fully
+from durable.inspection.explanation import explain, explain_fully
 from durable.inspection.findings import collect_findings
 from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.progress import progress_of

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from durable import Context, runtime, workflow
-from durable.inspection.explain_states import explain
+from durable.inspection.explanation import explain
 from durable.inspection.family import count_children
 from durable.models import Run
 from tests.support.stores import passed

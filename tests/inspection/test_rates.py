@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from durable import Context, get_run, runtime, workflow
 from durable.core.limits.rates import counted, nanoseconds
-from durable.inspection.explain_states import explain
+from durable.inspection.explanation import explain
 from durable.inspection.limits import (
     count_rates,
     list_rates,

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, Limit, get_run, runtime, workflow
-from durable.inspection.explain_states import explain, explain_fully
+from durable.inspection.explanation import explain, explain_fully
 from durable.inspection.findings import Finding, collect_findings
 from durable.inspection.limits import count_slots, unused_limits
 from durable.inspection.workers import worker_overview

@@ -12,8 +12,8 @@ from django.test import Client
 from django.utils import timezone
 
 from durable import Context, CriticalError, Handle, get_run, runtime, workflow
-from durable.inspection.explain_states import explain_fully
-from durable.inspection.explanation import Explanation
+from durable.inspection.explain_states import Explanation
+from durable.inspection.explanation import explain_fully
 from durable.models import Run
 from tests.admin.pages import text_of, url
 from tests.support.stores import passed

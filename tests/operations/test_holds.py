@@ -10,7 +10,7 @@ from django.utils import timezone
 from durable import Context, get_run, workflow
 from durable.core.errors import HoldError
 from durable.core.records import HoldKind
-from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import explain_fully
 from durable.inspection.findings import collect_findings
 from durable.inspection.queues import find_hold, list_queues
 from durable.inspection.workers import worker_overview

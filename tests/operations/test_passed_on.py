@@ -15,7 +15,7 @@ from durable.core.errors import RunFailedError
 from durable.core.places import of_message
 from durable.core.records import Message
 from durable.crypto import FernetCodec
-from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import explain_fully
 from durable.inspection.findings import collect_findings
 from durable.inspection.run_facts import key_note, key_of
 from durable.inspection.workers import worker_overview

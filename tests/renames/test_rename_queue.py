@@ -17,7 +17,7 @@ from durable.core.limits.ranks import Ranking
 from durable.core.names.renames import AliasKind, names_of_queue, put_queues_in_force
 from durable.core.new_runs import NewRun
 from durable.core.records import HoldKind
-from durable.inspection.explain_states import explain
+from durable.inspection.explanation import explain
 from durable.inspection.pagination import RunOrder
 from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.selection import Filtered

@@ -15,7 +15,7 @@ from durable.core.children import maps
 from durable.core.control_flow import PassAborted
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
-from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import explain_fully
 from durable.inspection.tree import history_tree
 from durable.models import OperatorAction, Run
 from durable.runtime import Runtime

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable.inspection.events import list_events
-from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import explain_fully
 from durable.models import Activity, OperatorAction, Run
 from durable.store import Store, store_for
 from tests.support.processes import Program, is_completed, start_run

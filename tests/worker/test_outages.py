@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from durable import get_run, models
 from durable.core.records import RunState
-from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import explain_fully
 from durable.notifier import redis_clients
 from durable.store import Store
 from project.servers import EmbeddedRedis
