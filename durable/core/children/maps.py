@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from durable.core.children.entries import AGAIN, ANEW, CLOSED, REPLACED, group_of
-from durable.core.children.operations import ChildRequest, created_at, ids_at
+from durable.core.children.operations import ChildRequest, child_run, ids_at
 from durable.core.children.questions import PeekGroup, PeekMembers, PeekTaken, RecoverChild
 from durable.core.children.rollback import POLICY, cancel_open, replace_undone
 from durable.core.compatibility import unmarked, unreadable
 from durable.core.control_flow import Park
 from durable.core.effects import SAVE, Operation, Save
 from durable.core.errors import ErrorInfo, MapError, PayloadError, RollbackCheckpointError
-from durable.core.ids import MAX_ID, check_id
+from durable.core.ids import MAX_ID
 from durable.core.map_results import MapChild, MapResult
 from durable.core.names.renames import is_same, is_same_workflow
 from durable.core.records import (
@@ -265,22 +265,10 @@ def _start_lost(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operat
 def _begin(
     scope: Scope, entry: EntryRecord, request: ChildRequest, number: int, child_id: str, generation: int
 ) -> ChildStart:
-    environment, parent = scope.environment, scope.journal.run
-    now = environment.now()
-    given = {"args": list(request.args), "kwargs": dict(request.kwargs)}
-    text = environment.encode(given, f"input {number} of {request.workflow}", "input", "", child_id)
-    run = request.how.new_run(
-        now,
-        id=check_id(child_id),
-        workflow=request.workflow,
-        queue=request.queue,
-        input=text,
-        created_at=created_at(parent, now),
-        parent_id=parent.id,
-    )
+    run = child_run(scope, request, child_id, f"input {number} of {request.workflow}")
     child = ChildRecord(
         run_id=child_id,
-        parent_id=parent.id,
+        parent_id=scope.journal.run.id,
         location=entry.location,
         position=entry.data["position"] + number,
         generation=generation,

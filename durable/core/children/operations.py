@@ -41,7 +41,7 @@ from durable.core.limits.slot_records import SlotKind, SlotWant
 from durable.core.limits.slots import Deadlock, PeekDeadlock
 from durable.core.limits.workflow_limits import WorkflowLimits
 from durable.core.names.renames import canonical, is_same, is_same_workflow
-from durable.core.new_runs import How
+from durable.core.new_runs import How, NewRun
 from durable.core.records import (
     ENDED,
     ChildRecord,
@@ -282,6 +282,23 @@ def _refuse(scope: Scope, entry: EntryRecord, child_id: str, problem: str, **mor
     scope.journal.mark(entry, data={**data, "child": child_id, "refused": problem, **more})
 
 
+def child_run(scope: Scope, request: ChildRequest, child_id: str, what: str) -> NewRun:
+    """Return the row of a child that is started now. `what` names its input in errors."""
+    environment, parent = scope.environment, scope.journal.run
+    now = environment.now()
+    given = {"args": list(request.args), "kwargs": dict(request.kwargs)}
+    return request.how.new_run(
+        now,
+        id=check_id(child_id),
+        workflow=request.workflow,
+        queue=request.queue,
+        input=environment.encode(given, what, "input", "", child_id),
+        created_at=created_at(parent, now),
+        parent_id=parent.id,
+        key=None if request.key is None else request.key.key,
+    )
+
+
 def _begin(
     scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: str, generation: int
 ) -> ChildStart | None:
@@ -289,24 +306,10 @@ def _begin(
 
     Return None, or the other start of this pass that has already taken the id or the key.
     """
-    environment = scope.environment
-    now = environment.now()
-    given = {"args": list(request.args), "kwargs": dict(request.kwargs)}
-    text = environment.encode(given, f"the input of {request.workflow}", "input", "", child_id)
-    parent = scope.journal.run
-    run = request.how.new_run(
-        now,
-        id=check_id(child_id),
-        workflow=request.workflow,
-        queue=request.queue,
-        input=text,
-        created_at=created_at(parent, now),
-        parent_id=parent.id,
-        key=None if request.key is None else request.key.key,
-    )
+    run = child_run(scope, request, child_id, f"the input of {request.workflow}")
     child = ChildRecord(
         run_id=child_id,
-        parent_id=parent.id,
+        parent_id=scope.journal.run.id,
         location=entry.location,
         position=scope.journal.next_ordinal(),
         generation=generation,
