@@ -17,9 +17,7 @@ from durable import operations
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunNotFoundError
 from durable.core.results import frozen
-from durable.operations.bulk import BulkReport
 from durable.operations.common import in_async, is_of_workflow, run_sync
-from durable.operations.families import recover_children
 from durable.operations.queries import HistoryDifference, HistoryEntry, RunInfo, differences
 from durable.operations.replay_plan import ReplayPlan
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:  # at run time a type variable of Python 3.11 has no default
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from durable.definitions import Workflow
+    from durable.operations.bulk import BulkReport
 
     R_co = TypeVarWithDefault("R_co", covariant=True, default=Any)
 else:
@@ -217,6 +216,8 @@ class Handle(Generic[R_co]):
 
         More than 100 runs are recovered in the background: `report.run_id` is the run that does it.
         """
+        from durable.operations.families import recover_children  # bulks: few processes use them
+
         return recover_children(self.id, group)
 
     def restart(self, *, id: str | None = None, changes: Mapping[str, Any] | None = None) -> Handle[R_co]:

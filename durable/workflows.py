@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from durable.context import Context
 from durable.core.own_runs import BULK, CANARY, DECISION
 from durable.core.results import Break, Continue
 from durable.definitions import workflow
-from durable.operations.bulk import BulkOrder, perform_page
-from durable.operations.canary import look
+
+if TYPE_CHECKING:
+    from durable.operations.bulk import BulkOrder
 
 _REFUSALS_KEPT: Final = 100
 _COUNTED: Final = ("done", "refused", "refusals")
@@ -52,6 +53,8 @@ def _page(scope: Context, order: BulkOrder, state: State) -> Continue[State] | B
 
     Each page is one transaction: a worker that dies has either processed and recorded a whole page, or nothing.
     """
+    from durable.operations.bulk import perform_page  # what steers runs: processes that bring in no bulk do without
+
     limit = order.page_size
     canary = order.canary if state.get("phase") == "canary" else None
     if canary is not None:
@@ -84,6 +87,8 @@ def _page(scope: Context, order: BulkOrder, state: State) -> Continue[State] | B
 
 def _watch(scope: Context, order: BulkOrder, state: State) -> Continue[State]:
     """Query the runs of the canary, and wait for them."""
+    from durable.operations.canary import look
+
     assert order.canary is not None
     looks = state.get("looks", 0)
     found = scope.step("look", partial(look, state["tried"], datetime.fromisoformat(state["until"])))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 #: Modules that `django.setup()` imports because durable is installed, beside the admin and django-rq.
-MOST = 175
+MOST = 150
 #: What only some processes do: pages, REST, commands, the linter, workers, alerts, metrics.
 NOT_NEEDED = ("durable.api", "durable.cli", "durable.inspection", "durable.lint.", "durable.store.postgres", "rich")
 SETTINGS = """

@@ -24,12 +24,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
-from cronsim import CronSim
-
 from durable.core.duration import Duration, parse_duration
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 Overlap = Literal["skip", "queue", "allow", "replace"]
 CatchUp = Literal["last", "none", "all"]
@@ -349,6 +350,8 @@ def field_walker(expression: str) -> CronSim:
 
 @lru_cache(maxsize=4_096)
 def _parsed(expression: str) -> CronSim:
+    from cronsim import CronSim  # by the first rule with cron fields
+
     return CronSim(expression, datetime(2000, 1, 1))  # noqa: DTZ001  # naive: the local time of any zone
 
 
