@@ -113,7 +113,7 @@ def test_a_lost_connection_is_raised_as_the_driver_says(postgres_store: Postgres
 
 def test_nothing_is_left_in_the_session(postgres_store: PostgresStore, settings: Any) -> None:
     """A pooler in transaction mode may give each statement to another session."""
-    settings.DURABLE = {}
+    settings.DURABLE = {"PREPARED_STATEMENTS": False}
     connections[POSTGRES].close()
     held = started(postgres_store)
     for n in range(20):
