@@ -4,6 +4,7 @@ every way to them."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -254,6 +255,7 @@ def _nothing_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """No database has lost a statement yet, nor has the session of other tests any."""
     connections[POSTGRES].close()
     monkeypatch.setattr(libpq, "_unnamed", set())
+    monkeypatch.setattr(libpq, "_unreported", set())
 
 
 @pytest.mark.usefixtures("_nothing_lost")
@@ -293,6 +295,29 @@ def test_by_default_statements_are_prepared_until_one_is_lost(
     assert prepared() == set()
     assert [each.name for each in caplog.records if "prepared statements" in each.getMessage()] == ["durable.store"]
     assert len(postgres_store.load("run")) == 3 * 8 * 3
+
+
+@pytest.mark.usefixtures("_nothing_lost")
+def test_a_handler_of_logs_may_use_the_connection_whose_statement_is_lost(postgres_store: PostgresStore) -> None:
+    seen: list[bool] = []
+
+    class Handler(logging.Handler):
+        def emit(self, _record: logging.LogRecord) -> None:
+            is_locked = connections[POSTGRES].connection.lock.locked()
+            seen.append(is_locked)
+            if not is_locked:  # else the next line would wait for ever
+                connections[POSTGRES].cursor().execute("SELECT 1")
+
+    held, handler = started(postgres_store), Handler()
+    write_often(postgres_store, held, "first")
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+    libpq.logger.addHandler(handler)
+    try:
+        write_often(postgres_store, held, "second")
+    finally:
+        libpq.logger.removeHandler(handler)
+    assert seen == [False]
 
 
 @pytest.mark.usefixtures("_nothing_lost")

@@ -39,6 +39,8 @@ _FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not e
 _KNOWN: Final = b"42P05"  # SQLSTATE of one that exists already
 #: The databases to which this process sends no names any more, by alias: one of their sessions has lost a statement.
 _unnamed: set[str] = set()
+#: Those of them of which the log does not say so yet.
+_unreported: set[str] = set()
 logger = logging.getLogger("durable.store")
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
@@ -103,6 +105,9 @@ class SQLFunction:
             return self._called(connection, texts, uninterrupted=uninterrupted)
         except InternalError as error:
             raise sessions.refused(connection, error) from error.__cause__
+        finally:
+            if _unreported:  # here nothing holds the lock of the connection, which a handler of logs may use
+                _report_lost()
 
     def _called(self, connection: Any, texts: Sequence[str | None], *, uninterrupted: bool) -> Row:
         if sessions.is_observed(connection):
@@ -179,11 +184,20 @@ def _note_lost(alias: str) -> None:
     """Send statements without names from now on, if the settings leave it to durable: sessions seem to be shared."""
     if conf.PREPARED_STATEMENTS == "auto" and alias not in _unnamed:
         _unnamed.add(alias)
-        text = (
-            'the database "%s" does not keep prepared statements, as behind a pooler in transaction mode: this process '
-            'sends whole statements from now on; DURABLE["PREPARED_STATEMENTS"] = False does so from the start'
-        )
-        logger.warning(text, alias)
+        _unreported.add(alias)
+
+
+def _report_lost() -> None:
+    """Log, once for each database, that its statements have no names any more."""
+    text = (
+        'the database "%s" does not keep prepared statements, as behind a pooler in transaction mode: this process '
+        'sends whole statements from now on; DURABLE["PREPARED_STATEMENTS"] = False does so from the start'
+    )
+    try:
+        alias = _unreported.pop()
+    except KeyError:  # another thread reports it
+        return
+    logger.warning(text, alias)
 
 
 class _Sent(Generator[Any, Any, list[PGresult]]):
