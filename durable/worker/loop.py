@@ -427,8 +427,10 @@ class WorkerLoop:
 
 # The most remembered moments: about a megabyte. Beyond that, polling finds the runs.
 MOST_MOMENTS: Final = 10_000
-# The longest wait in seconds: system calls accept at most three centuries, and the clock may be set meanwhile.
-LONGEST_WAIT: Final = 60.0
+# The longest wait in seconds. Python does not call the handler of a signal that arrives just before its main thread
+# begins to wait, as it gets the GIL from another thread, until the wait is over: measured, one of 700 beside a busy
+# thread. The clock may be set meanwhile, too.
+LONGEST_WAIT: Final = 1.0
 
 
 class DueQueues:
@@ -492,10 +494,8 @@ class DueQueues:
             self._stop.forget(self._changes)
         return None
 
-    def _take(self) -> tuple[str | None, float | None]:
-        """Remove and return the most urgent queue, or return how many seconds to wait (None: until a queue is
-        reported).
-        """
+    def _take(self) -> tuple[str | None, float]:
+        """Remove and return the most urgent queue, or return for how many seconds to wait."""
         now = clock.now()
         with self._lock:
             while self._moments and self._moments[0][0] <= now:
@@ -505,9 +505,9 @@ class DueQueues:
             if self._due:
                 first = min(self._due, key=lambda queue: (self._rank.get(queue, len(self._rank)), queue))
                 self._due.discard(first)
-                return first, None
+                return first, 0.0
             if not self._moments:
-                return None, None
+                return None, LONGEST_WAIT
             return None, min(LONGEST_WAIT, max(0.0, (self._moments[0][0] - now).total_seconds()))
 
 

@@ -471,8 +471,9 @@ def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
     stop.request()
 
 
-# Seconds after which RQ forgets an idle worker that sends no heartbeat. RQ waits for jobs a little shorter than that.
-WORKER_TTL: Final = 60
+# Seconds after which RQ forgets an idle worker that sends no heartbeat. RQ waits for jobs 15 seconds shorter than that,
+# which is how late a signal is noticed that arrives just before the wait (see LONGEST_WAIT of the loop).
+WORKER_TTL: Final = 30
 # Seconds in which a connection must be made: otherwise a host that has vanished holds the worker for minutes.
 CONNECT_TIMEOUT: Final = 2.0
 

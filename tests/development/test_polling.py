@@ -207,6 +207,17 @@ class TestDueQueues:
         threading.Timer(0.05, stop.request).start()
         assert due.next() is None
 
+    def test_a_stop_whose_signal_could_not_wake_the_main_thread_ends_the_wait(self) -> None:
+        """Python calls no handler during a wait that began just after the signal."""
+        stop = ShutdownFlag()
+        due = DueQueues(["default"], serves_all=False, stop=stop)
+        waiting = threading.Thread(target=due.next, daemon=True)
+        waiting.start()
+        eventually(lambda: stop._listeners)
+        stop.requested = True  # and nothing is put into any queue
+        waiting.join(60)
+        assert not waiting.is_alive()
+
 
 class TestSurfaces:
     def test_nothing_complains_of_a_missing_redis(
