@@ -213,7 +213,7 @@ class TestDueQueues:
         due = DueQueues(["default"], serves_all=False, stop=stop)
         waiting = threading.Thread(target=due.next, daemon=True)
         waiting.start()
-        eventually(lambda: stop._listeners)
+        eventually(lambda: bool(stop._listeners))
         stop.requested = True  # and nothing is put into any queue
         waiting.join(60)
         assert not waiting.is_alive()
