@@ -5,23 +5,30 @@ own retention time because it outlives its runs. The sweep decides when (`durabl
 (`durable.operations.prune`).
 
 A batch is one short transaction that waits for no lock: it locks the rows that it deletes and the rows that refer to
-them, and skips rows that others have locked until the next time. A run that was started or replayed from a pruned one
-stays, and its reference to that run is cleared. Expired runs are at the front of an index range for each state and
-workflow, so that only deleted rows are read, however many are kept.
+them, and skips rows that others have locked until the next time. So several processes may delete at once. A run that
+was started or replayed from a pruned one stays, and its reference to that run is cleared.
+
+Expired runs are at the front of an index range for each state and workflow, so that only deleted rows are read, however
+many are kept. One statement for each state finds the oldest of all workflows. A batch takes the runs that have been
+expired for longest, from as many ranges as it needs: its transaction costs as much for one run as for fifty.
 """
 
 from __future__ import annotations
 
 import difflib
+import heapq
 import logging
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import Count, Exists, OuterRef, ProtectedError, Q, QuerySet, RestrictedError
+from django.db.models import Count, Exists, Model, OuterRef, ProtectedError, Q, QuerySet, RestrictedError
 
+from durable.conf import conf
 from durable.core.names.renames import names_of_workflow
 from durable.core.records import ENDED, RunState
 from durable.models import (
@@ -34,6 +41,7 @@ from durable.models import (
     Failure,
     OperatorAction,
     QueueMessage,
+    RetentionProgress,
     Run,
     Turn,
 )
@@ -153,7 +161,7 @@ logger = logging.getLogger("durable.retention")
 
 BATCH = 200  # the most runs that one transaction deletes
 WEIGHT = 10_000  # the most entries that one transaction deletes, unless a single run has more
-_NEW_CAUSE = timedelta(days=1)  # seconds for which a cause without runs is kept
+_NEW_CAUSE = timedelta(days=1)  # the time for which a cause without runs is kept
 ACTIONS = 2_000  # the most rows of the audit log that one transaction deletes
 
 
@@ -171,110 +179,154 @@ class Pruned:
         return Pruned(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
 
-Key = tuple[datetime, str]
+_Model = TypeVar("_Model", bound=Model)
 
 #: The errors raised when the application's rows refer to a run and prevent its deletion.
 _REFUSALS = (ProtectedError, RestrictedError, IntegrityError)
 
 
+@dataclass(slots=True, order=True)
+class _Range:
+    """The runs of a workflow that ended in a state and have not been examined; the first expired at `expired_at`."""
+
+    expired_at: datetime
+    state: str
+    workflow: str
+    kept: timedelta
+    last: tuple[datetime, str] | None = None  # the end and the id of the last examined run
+
+    def runs(self, now: datetime, alias: str) -> QuerySet[Run]:
+        """Return the expired ones, the oldest first; comparing rows as such allows the use of an index."""
+        runs = Run.objects.using(alias).ended_before(self.state, self.workflow, now - self.kept)
+        if self.last is not None:
+            moment, run_id = self.last
+            runs = runs.filter(finished_at__gte=moment).exclude(finished_at=moment, id__lte=run_id)
+        return runs.order_by("finished_at", "id")
+
+
 class Pruner:
-    """Deletes the rows that `policy` no longer keeps, in the database `alias`."""
+    """Deletes the rows that `policy` no longer keeps, in the database `alias`.
+
+    `reached`: runs that expired before this moment have been examined, None before the first. A run that stays, because
+    something refers to it or locks it, has been examined.
+    """
 
     def __init__(self, policy: Policy, alias: str) -> None:
         self.policy = policy
         self.alias = alias
+        self.reached: datetime | None = None
         features = connections[alias].features
         self._has_row_locks = features.has_select_for_update
         self._skips_locked = features.has_select_for_update_skip_locked
 
     def batches(self, now: datetime) -> Iterator[Pruned]:
-        """Delete the expired rows at `now`, one batch for each item. A protected run is skipped."""
-        for ended in self._ended(now):
-            yield from self._runs(ended)
-        yield from self._causes(now)
-        yield from self._actions(now)
+        """Delete the expired rows at `now`, one batch for each item. A protected run is skipped.
+
+        Batches of runs, of causes and of the audit log come in turn, so that none waits for all of another.
+        """
+        kinds = deque([self._runs(now), self._causes(now), self._actions(now)])
+        while kinds:
+            kind = kinds.popleft()
+            pruned = next(kind, None)
+            if pruned is not None:
+                kinds.append(kind)
+                yield pruned
 
     def preview(self, now: datetime, most: int) -> Pruned:
         """Return how many runs and rows of the audit log would be deleted; counting stops at `most` of each."""
         runs = 0
-        for ended in self._ended(now):
-            # In the order of the index that finds them, which is not the order of lists.
-            runs += ended.order_by("finished_at", "id").values("id")[: most - runs].count()
+        for each in self._expired(now):
+            runs += each.runs(now, self.alias).values("id")[: most - runs].count()
         old = self._old_actions(now)
         return Pruned(runs=runs, actions=0 if old is None else old[:most].count())
 
     # -- runs
 
-    def _ended(self, now: datetime) -> Iterator[QuerySet[Run]]:
-        """Yield the expired runs: for each state and workflow the oldest first."""
-        runs = Run.objects.using(self.alias)
+    def _expired(self, now: datetime) -> list[_Range]:
+        """Return the ranges with expired runs, one for each state and workflow: a heap, the longest expired first."""
+        if self.policy.workflows:
+            learn_names(self.alias)  # an exception may be for another name of a workflow
+        ranges = []
         for state in filter(self.policy.is_bounded, STATES):
-            workflow = ""
-            while True:  # from one workflow to the next along the index, past any number of runs
-                later = runs.ended_in(state).filter(workflow__gt=workflow).order_by("workflow")
-                found = later.values_list("workflow", flat=True).first()
-                if found is None:
-                    break
-                workflow = found
-                if self.policy.workflows and workflow not in self.policy.workflows:
-                    learn_names(self.alias)  # the exception may be for another name of it
-                if (kept := self.policy.of_run(workflow, state)) is not None:
-                    yield runs.ended_before(state, workflow, now - timedelta(seconds=kept))
+            for oldest in Run.objects.using(self.alias).oldest_ended(state):
+                kept = self.policy.of_run(oldest.workflow, state)
+                if kept is None or oldest.finished_at is None:
+                    continue
+                expired_at = oldest.finished_at + timedelta(seconds=kept)
+                if expired_at < now:
+                    ranges.append(_Range(expired_at, state, oldest.workflow, timedelta(seconds=kept)))
+        heapq.heapify(ranges)
+        return ranges
 
-    def _runs(self, ended: QuerySet[Run]) -> Iterator[Pruned]:
-        last: Key | None = None
-        while True:
-            try:
-                pruned, last = self._batch(ended, last, BATCH)
-            except _REFUSALS:
-                pruned, last = self._one_by_one(ended, last)
-            if last is None:
-                return
-            yield pruned
+    def _runs(self, now: datetime) -> Iterator[Pruned]:
+        ranges = self._expired(now)
+        while ranges:
+            self.reached = ranges[0].expired_at
+            for ids in self._light(self._next(ranges, now)):
+                yield self._deleted(ids, now)
+        self.reached = now
 
-    def _one_by_one(self, ended: QuerySet[Run], last: Key | None) -> tuple[Pruned, Key | None]:
-        """Delete a batch in transactions of one run each, so that a protected run does not keep the others."""
-        total, seen = Pruned(), None
-        for finished_at, run_id in _after(ended, last).values_list("finished_at", "id")[:BATCH]:
-            assert finished_at is not None
-            seen = (finished_at, run_id)
-            try:
-                total += self._batch(ended.filter(id=run_id), None, 1)[0]
-            except _REFUSALS as error:
-                logger.warning('run "%s" is past its time and stays, because something refers to it: %s', run_id, error)
-        return total, seen
+    def _next(self, ranges: list[_Range], now: datetime) -> list[str]:
+        """Take a batch of runs from the front of the ranges, so that those of small ones share a transaction."""
+        ids: list[str] = []
+        while ranges and len(ids) < BATCH:
+            first, most = heapq.heappop(ranges), BATCH - len(ids)
+            found = list(first.runs(now, self.alias).values_list("finished_at", "id")[:most])
+            ids += [run_id for _, run_id in found]
+            if len(found) == most:
+                moment, run_id = found[-1]
+                assert moment is not None
+                first.expired_at, first.last = moment + first.kept, (moment, run_id)
+                heapq.heappush(ranges, first)
+        return ids
 
-    def _batch(self, ended: QuerySet[Run], last: Key | None, size: int) -> tuple[Pruned, Key | None]:
-        """Delete up to `size` runs after `last`; return the counts, and the last examined run, None past the end."""
+    def _light(self, ids: list[str]) -> Iterator[list[str]]:
+        """Yield the runs in as many parts as their entries need, at least one run in each."""
+        entries = Entry.objects.using(self.alias).filter(run_id__in=ids).order_by()
+        weights = dict(entries.values_list("run_id").annotate(count=Count("pk")))
+        part: list[str] = []
+        total = 0
+        for run_id in ids:
+            total += weights.get(run_id, 0)
+            if part and total > WEIGHT:
+                yield part
+                part, total = [], weights.get(run_id, 0)
+            part.append(run_id)
+        if part:
+            yield part
+
+    def _deleted(self, ids: list[str], now: datetime) -> Pruned:
+        """Delete these runs. If one is protected, halve them until it is alone, so that it does not keep the others."""
+        try:
+            with self._transaction():
+                return self._delete(self._let_go(self._still_expired(ids, now)))
+        except _REFUSALS as error:
+            if len(ids) == 1:
+                text = 'run "%s" is past its time and stays, because something refers to it: %s'
+                logger.warning(text, ids[0], error)
+                return Pruned()
+        middle = len(ids) // 2
+        return self._deleted(ids[:middle], now) + self._deleted(ids[middle:], now)
+
+    def _still_expired(self, ids: list[str], now: datetime) -> list[str]:
+        """Lock the runs that nobody else has locked, and return those that have not been recovered meanwhile."""
+        ended = self._locked(Run.objects.using(self.alias).filter(id__in=ids).ended().order_by("id"))
+        found = ended.values_list("id", "workflow", "state", "finished_at")
+        return [run_id for run_id, workflow, state, end in found if end and self._is_expired(workflow, state, end, now)]
+
+    def _is_expired(self, workflow: str, state: str, finished_at: datetime, now: datetime) -> bool:
+        kept = self.policy.of_run(workflow, state)
+        return kept is not None and finished_at + timedelta(seconds=kept) < now
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
         with transaction.atomic(using=self.alias):
             if not self._has_row_locks:  # a transaction that reads first could no longer write beside another writer
                 Run.objects.using(self.alias).lock_table()
-            rows = self._locked(_after(ended, last)).values_list("finished_at", "id")[:size]
-            found = self._light([(moment, run_id) for moment, run_id in rows if moment is not None])
-            if not found:
-                return Pruned(), None
-            ids = self._let_go([run_id for _, run_id in found])
-            return self._delete(ids), found[-1]
+            yield
 
-    def _locked(self, runs: QuerySet[Run]) -> QuerySet[Run]:
-        return runs.select_for_update(skip_locked=self._skips_locked)
-
-    def _light(self, found: list[Key]) -> list[Key]:
-        """Return the first runs, as many as one transaction may delete; at least one."""
-        counts = (
-            Entry.objects.using(self.alias)
-            .filter(run_id__in=[run_id for _, run_id in found])
-            .values_list("run_id")
-            .annotate(count=Count("pk"))
-            .order_by()
-        )
-        weights = dict(counts)
-        total = 0
-        for number, (_, run_id) in enumerate(found):
-            total += weights.get(run_id, 0)
-            if total > WEIGHT and number:
-                return found[:number]
-        return found
+    def _locked(self, rows: QuerySet[_Model]) -> QuerySet[_Model]:
+        return rows.select_for_update(skip_locked=self._skips_locked)
 
     def _let_go(self, ids: list[str]) -> list[str]:
         """Clear the references to these runs in other runs. Return the ids for which all references could be locked.
@@ -324,13 +376,10 @@ class Pruner:
         without = ~Exists(Failure.objects.using(self.alias).filter(cause=OuterRef("pk")))
         idle = causes.filter(without, muted_at__isnull=True, first_seen_at__lt=now - _NEW_CAUSE).order_by("pk")
         while True:
-            with transaction.atomic(using=self.alias):
-                if not self._has_row_locks:
-                    Run.objects.using(self.alias).lock_table()
-                chosen = idle[:BATCH].values_list("pk", flat=True)
-                locked = chosen.select_for_update(skip_locked=self._skips_locked) if self._has_row_locks else chosen
+            with self._transaction():
+                locked = list(self._locked(idle).values_list("pk", flat=True)[:BATCH])
                 # A run may have got one of them before it was locked, so that it is looked at again.
-                deleted, _ = idle.filter(pk__in=list(locked)).delete()
+                deleted, _ = idle.filter(pk__in=locked).delete()
             if deleted < BATCH:
                 return
             yield Pruned()
@@ -346,22 +395,38 @@ class Pruner:
     def _actions(self, now: datetime) -> Iterator[Pruned]:
         old = self._old_actions(now)
         while old is not None:
-            ids = list(old.values_list("pk", flat=True)[:ACTIONS])
+            with self._transaction():
+                ids = list(self._locked(old).values_list("pk", flat=True)[:ACTIONS])
+                gone, _ = OperatorAction.objects.using(self.alias).filter(pk__in=ids).delete()
             if not ids:
                 return
-            gone, _ = OperatorAction.objects.using(self.alias).filter(pk__in=ids).delete()
             yield Pruned(actions=gone)
+
+
+_ONLY = 1  # the key of the row with the progress
+#: Seconds for which expired runs may wait until this needs attention: a round begins each minute.
+LATE = 3600.0
+
+
+def note_progress(until: datetime) -> None:
+    """Write that runs that expired before this moment have been examined, by the setting."""
+    RetentionProgress.objects.using(conf.DATABASE).update_or_create(pk=_ONLY, defaults={"until": until})
+
+
+def waiting_since() -> datetime | None:
+    """Return since when expired runs wait to be deleted, in the worst case; none that may go expired before.
+
+    None if the setting keeps every run or cannot be read, and before the first round.
+    """
+    try:
+        policy = Policy.of(conf.RETENTION)
+    except RetentionError:
+        return None
+    if not any(map(policy.is_bounded, STATES)):
+        return None
+    return RetentionProgress.objects.using(conf.DATABASE).values_list("until", flat=True).first()
 
 
 def _may_read(run: str) -> Q:
     """Return the condition that the run in this column has not ended, or has failed."""
     return Q(**{f"{run}__finished_at__isnull": True}) | Q(**{f"{run}__state": RunState.FAILED.value})
-
-
-def _after(ended: QuerySet[Run], last: Key | None) -> QuerySet[Run]:
-    """Return the runs after `last`, in their order; comparing rows as such allows the use of an index."""
-    ordered = ended.order_by("finished_at", "id")
-    if last is None:
-        return ordered
-    moment, run_id = last
-    return ordered.filter(finished_at__gte=moment).exclude(finished_at=moment, id__lte=run_id)

@@ -60,7 +60,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "inspection": (
         ("inspection",),
-        ("runtime", "rollups", "store", "notifier", "models", "schedules", "codec", "settings", "core"),
+        ("runtime", "retention", "rollups", "store", "notifier", "models", "schedules", "codec", "settings", "core"),
     ),
     "replay_check": (
         ("replay_check",),

@@ -17,11 +17,12 @@ from durable.core.causes import ROLLBACK, place_of
 from durable.core.own_runs import ALERT
 from durable.inspection.activities import RunningStep, hung_steps
 from durable.inspection.causes import list_causes
-from durable.inspection.humanize import plural
+from durable.inspection.humanize import plural, span
 from durable.inspection.schedules import count_ticks, late_schedules
 from durable.inspection.wording import worker_command
 from durable.inspection.workers import worker_overview
 from durable.models import Cause, Failure
+from durable.retention import LATE, waiting_since
 
 #: Alerts are sent only for causes that have made a run fail within this time.
 RECENT: Final = timedelta(hours=1)
@@ -72,6 +73,8 @@ def look_for(events: frozenset[str], now: datetime, alerted: Collection[str]) ->
         conditions += queues or []
     if "schedule" in events:
         conditions += _schedules(now)
+    if "retention" in events:
+        conditions += _retention(now)
     return Found(conditions=conditions, unknown=unknown, silent=silent)
 
 
@@ -143,6 +146,19 @@ def _schedules(now: datetime) -> Iterator[Condition]:
             title=f'The schedule "{name}" {what}',
             text=f"`durable schedules` lists its ticks with the reasons. {worker_command()} has the ticker.",
             path=_keyed_path("durable_run_schedule", name),
+        )
+
+
+def _retention(now: datetime) -> Iterator[Condition]:
+    since = waiting_since()
+    if since is not None and (now - since).total_seconds() >= LATE:
+        yield Condition(
+            kind="retention",
+            key="retention:late",
+            title="Runs past their RETENTION are not deleted in time",
+            text=f"The oldest should have been gone for {span((now - since).total_seconds())}. {worker_command()} deletes them, "
+            "and several do so at once; so does `durable prune`.",
+            path="",
         )
 
 

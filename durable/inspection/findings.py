@@ -27,7 +27,7 @@ from durable.inspection.counting import Count, added, count_capped, moment_of, s
 from durable.inspection.database import old_snapshots
 from durable.inspection.explain_states import LATE
 from durable.inspection.explanation import replay_check
-from durable.inspection.humanize import quoted, shortened, thousands
+from durable.inspection.humanize import quoted, shortened, span, thousands
 from durable.inspection.limits import IdleSlot, KeptSlot, LongLine, StillLine, slot_troubles
 from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
@@ -39,6 +39,8 @@ from durable.inspection.workflows import each_once
 from durable.models import OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
+from durable.retention import LATE as LATE_PRUNING
+from durable.retention import waiting_since
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
@@ -71,7 +73,8 @@ class Finding:
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, slot_idle, line_still, line_long,
-    slot_kept, no_worker, unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost.
+    slot_kept, no_worker, unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost,
+    retention_late.
     `is_urgent`: the runs concerned do not continue until an operator acts.
     """
 
@@ -123,6 +126,7 @@ def collect_findings(
         *_failed(failed),
         *_messages_left(unreceived),
         *_snapshots(),
+        *(_retention(now) if within is None else []),
     ]
 
 
@@ -276,6 +280,22 @@ def _snapshots() -> list[Finding]:
     is_urgent = any(each.seconds is not None and each.seconds >= LONG for each in found)
     return [
         Finding(kind="old_snapshot", title=title, advice=advice, count=Count(number=len(found)), is_urgent=is_urgent)
+    ]
+
+
+def _retention(now: datetime) -> list[Finding]:
+    since = waiting_since()
+    if since is None or (now - since).total_seconds() < LATE_PRUNING:
+        return []
+    title = _("Runs past their RETENTION have waited to be deleted for %(span)s") % {
+        "span": span((now - since).total_seconds())
+    }
+    advice = _(
+        "The sweep of each durable_worker deletes them, several at once: start another durable_worker, or run `durable prune`. "
+        "If that does not help, the log says what fails. After RETENTION was shortened, this ends by itself."
+    )
+    return [
+        Finding(kind="retention_late", title=title, advice=advice, count=Count(number=1), is_urgent=False, since=since)
     ]
 
 

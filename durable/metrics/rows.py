@@ -25,6 +25,7 @@ from durable.inspection.workflows import STATE_CAP, count_by_state
 from durable.models import Run, Tick
 from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
+from durable.retention import waiting_since
 
 logger = logging.getLogger("durable.metrics")
 
@@ -44,6 +45,7 @@ NAMES = (
     "durable_slot_wait_seconds",
     "durable_rate_waiting",
     "durable_rate_keys_closed",
+    "durable_retention_late_seconds",
 )
 
 
@@ -70,6 +72,7 @@ class RowsCollector(Collector):
                 *self._schedules(),
                 *self._slots(),
                 *self._rates(),
+                self._retention(),
             ]
         except Error as error:  # the counts of the workers are still useful
             logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
@@ -159,6 +162,15 @@ class RowsCollector(Collector):
             waiting.add_metric([each.name], each.waiting.number)
             closed.add_metric([each.name], each.closed)
         return [waiting, closed]
+
+    def _retention(self) -> Metric:
+        late = GaugeMetricFamily(
+            "durable_retention_late_seconds",
+            "For how long the oldest run past its RETENTION has waited to be deleted; a minute or two is usual",
+        )
+        if (since := waiting_since()) is not None:
+            late.add_metric([], max(0.0, (timezone.now() - since).total_seconds()))
+        return late
 
     def _due(self) -> list[Metric]:
         count = GaugeMetricFamily(

@@ -9,7 +9,15 @@ from durable.models.children import Cascade, Child, ChildGroup, ChildReader, Gro
 from durable.models.history import Attempt, Entry, EntryMetadata, HistoryCount, StepSave
 from durable.models.inbox import IdempotencyKey, KeyedSend, QueueMessage, RunKey
 from durable.models.limits import Limit, LimitKey, RateKey, RateLimit, Reservation, Slot, SlotNote
-from durable.models.operators import AlertState, LogLine, OperatorAction, Rollup, RollupProgress, SavedView
+from durable.models.operators import (
+    AlertState,
+    LogLine,
+    OperatorAction,
+    RetentionProgress,
+    Rollup,
+    RollupProgress,
+    SavedView,
+)
 from durable.models.renames import MovedName, RenamedName, RenamedStep
 from durable.models.run import Run
 from durable.models.schedules import Schedule, Tick
@@ -48,6 +56,7 @@ __all__ = [
     "RenamedName",
     "RenamedStep",
     "Reservation",
+    "RetentionProgress",
     "Rollup",
     "RollupProgress",
     "Run",

@@ -183,3 +183,15 @@ class RollupProgress(Row):
 
     def __str__(self) -> str:
         return str(self.until)
+
+
+class RetentionProgress(Row):
+    """The single row that says up to when expired runs are deleted: those that expired before `until` are gone.
+
+    Runs that stay, because something refers to them, do not count. The sweep writes it (`durable.retention`).
+    """
+
+    until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return str(self.until)

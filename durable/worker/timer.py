@@ -39,7 +39,7 @@ from durable.core.records import ActionRecord, RunState
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.notifier import notify, redis_clients, registry
 from durable.operations.schedules.tick import next_look, tick_due
-from durable.retention import Policy, Pruned, Pruner, RetentionError
+from durable.retention import Policy, Pruned, Pruner, RetentionError, note_progress
 from durable.rollups import Roller
 from durable.store import clocks
 from durable.store.base import Store
@@ -53,9 +53,11 @@ logger = logging.getLogger("durable.timer")
 PAUSE: Final = 0.01
 # The overlap of two ticks' time ranges, for commits that come later than the time written in them.
 OVERLAP: Final = timedelta(seconds=1)
-# The most seconds of one sweep spent on deleting rows, so that the next sweep is not late.
+# The seconds of a sweep spent on deleting rows. A round that is not over takes twice as much of the next sweep, up to
+# this share of the interval, so that no sweep is late.
 PRUNE_FOR: Final = 2.0
-# Seconds from the end of a round of pruning to the next, so that an idle database is not searched at every sweep.
+PRUNE_SHARE: Final = 0.8
+# Seconds between the beginnings of two rounds of pruning, so that an idle database is not searched at every sweep.
 PRUNE_EVERY: Final = 60.0
 # The most seconds of one sweep spent on resuming held runs, and how many are resumed at a time.
 RELEASE_FOR: Final = 2.0
@@ -207,7 +209,9 @@ class Sweep(Periodic):
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-sweep")
         self._roller = Roller()
+        self._pruner: Pruner | None = None
         self._round: Iterator[Pruned] | None = None
+        self._prune_for = PRUNE_FOR
         self._next_round = 0.0
         self._unlogged = Pruned()
         self._next_search = 0.0  # when to search for dead workers and forgotten slots again, monotonic
@@ -283,16 +287,21 @@ class Sweep(Periodic):
         if self._round is None:
             if time.monotonic() < self._next_round or (pruner := _pruner()) is None:
                 return
-            self._round = pruner.batches(now)
-        self._next_round = time.monotonic() + PRUNE_EVERY
-        until = time.monotonic() + min(PRUNE_FOR, conf.SWEEP_INTERVAL / 2)
+            self._pruner, self._round, self._prune_for = pruner, pruner.batches(now), PRUNE_FOR
+            self._next_round = time.monotonic() + PRUNE_EVERY
+        until = time.monotonic() + min(self._prune_for, conf.SWEEP_INTERVAL * PRUNE_SHARE)
         pruning, self._round = self._round, None  # an error ends the round
         total = Pruned()
-        for pruned in pruning:
-            total += pruned
-            if self._stopping or time.monotonic() >= until:
-                self._round = pruning
-                break
+        try:
+            for pruned in pruning:
+                total += pruned
+                if self._stopping or time.monotonic() >= until:
+                    self._round = pruning
+                    self._prune_for *= 2
+                    break
+        finally:
+            if self._pruner is not None and self._pruner.reached is not None:
+                note_progress(self._pruner.reached)
         if total != Pruned():
             logger.info("past their retention: %d runs and %d rows of the audit log", total.runs, total.actions)
             self._unlogged += total

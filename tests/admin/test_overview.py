@@ -341,6 +341,7 @@ WITHOUT_LIST = {
     "line_long",
     "slot_kept",
     "old_snapshot",
+    "retention_late",
 } | {
     "commits_lost",
     "schedule_late",

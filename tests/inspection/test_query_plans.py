@@ -36,7 +36,7 @@ from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress,
 from durable.models.run import RunQuerySet
 from durable.operations.prune import preview_pruning, prune
 from durable.replay_check.reading import open_runs, sampled_runs
-from durable.retention import Policy, Pruned
+from durable.retention import Policy, Pruned, Pruner
 from durable.rollups import roll_up
 from durable.store.tables.surveys import RowSurveyor
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
@@ -451,6 +451,10 @@ def test_pruning_reads_what_goes() -> None:
         pruned = prune(long)
     assert (pruned.runs, pruned.entries, pruned.messages) == (1, ENTRIES, ENTRIES)
     assert scans(queries, GROWING) == []
+    with CaptureQueriesContext(connection) as idle:
+        assert sum(Pruner(Policy.of(1e9), "default").batches(timezone.now()), Pruned()) == Pruned()
+    assert scans(idle, GROWING) + sorts(idle, GROWING) == []
+    assert read(idle, "durable_run") <= 200  # a few for each workflow that has runs of an ended state
 
 
 def test_the_runs_of_a_replay_check_are_looked_up() -> None:

@@ -13,10 +13,15 @@ from django.db import connection, connections, transaction
 from django.db.models import ProtectedError
 from django.db.models.signals import pre_delete
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from durable.alerts.conditions import look_for
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, EntryKind, EntryStatus, MessageState, RunState
+from durable.inspection.findings import collect_findings
+from durable.inspection.workers import worker_overview
+from durable.metrics.rows import RowsCollector
 from durable.models import (
     Attempt,
     Cascade,
@@ -32,7 +37,7 @@ from durable.models import (
     Run,
     Turn,
 )
-from durable.retention import Policy, Pruned, Pruner
+from durable.retention import Policy, Pruned, Pruner, note_progress, waiting_since
 from durable.store import store_for
 from durable.worker import timer
 from durable.worker.timer import Sweep
@@ -255,6 +260,78 @@ class TestPruning:
         assert [each.actions for each in batches if each.actions] == [2, 2, 1]
         assert runs() == set()
 
+    def test_runs_of_many_workflows_share_a_transaction_and_those_expired_longest_go_first(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("durable.retention.BATCH", 4)
+        for number in range(5):
+            a_run(f"done {number}", workflow=f"w{number}", days=20 - number)
+            a_run(f"lost {number}", "cancelled", workflow=f"w{number}", days=10 - number)
+        left = []
+        for batch in Pruner(Policy.of({"completed": 7 * DAY, "cancelled": 3 * DAY}), "default").batches(NOW):
+            assert batch.runs in (4, 2)
+            left.append(runs())
+        assert left == [
+            {"done 4", *(f"lost {number}" for number in range(5))},  # 9 days beyond 7, and all others less
+            {"lost 3", "lost 4"},
+            set(),
+        ]
+
+    def test_a_round_with_nothing_to_delete_costs_the_same_for_any_number_of_workflows(self) -> None:
+        counts = []
+        for workflows in (3, 40):
+            for number in range(workflows):
+                a_run(f"{workflows} {number}", workflow=f"w{number}", days=1)
+            with CaptureQueriesContext(connection) as queries:
+                assert prune(Policy.of({"completed": 7 * DAY, "failed": 7 * DAY})) == Pruned()
+            counts.append(len([each for each in queries if "SAVEPOINT" not in each["sql"]]))
+        assert counts[0] == counts[1] <= 4
+
+    def test_causes_and_the_audit_log_do_not_wait_for_all_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("durable.retention.BATCH", 1)
+        for number in range(9):
+            a_run(f"run {number}")
+        a_cause("idle")
+        an_action(10)
+        batches = Pruner(Policy.of(7 * DAY), "default").batches(NOW)
+        for _ in range(3):
+            next(batches)
+        assert (Cause.objects.count(), OperatorAction.objects.count()) == (0, 0)
+        assert len(runs()) >= 7
+
+    def test_a_batch_that_breaks_takes_nothing_with_it(self) -> None:
+        for number in range(3):
+            with_all(a_run(f"run {number}"))
+
+        def breaks(**_: object) -> None:
+            raise SystemExit
+
+        pre_delete.connect(breaks, sender=Run)
+        try:
+            with pytest.raises(SystemExit):
+                prune(Policy.of(DAY))
+        finally:
+            pre_delete.disconnect(breaks, sender=Run)
+        assert (len(runs()), Entry.objects.count(), EntryMetadata.objects.count()) == (3, 3, 3)
+        assert prune(Policy.of(DAY)).runs == 3
+
+    def test_a_run_that_ended_again_before_it_was_locked_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        a_run("again")
+        a_run("moved")
+        a_run("old")
+        pruner = Pruner(Policy.of({"completed": 7 * DAY, "workflows": {"kept": None}}), "default")
+        found = pruner._next
+
+        def meanwhile(*args: Any) -> list[str]:
+            ids = found(*args)
+            Run.objects.filter(id="again").update(finished_at=NOW - timedelta(days=1))
+            Run.objects.filter(id="moved").update(workflow="kept")
+            return ids
+
+        monkeypatch.setattr(pruner, "_next", meanwhile)
+        assert sum(pruner.batches(NOW), Pruned()).runs == 1
+        assert runs() == {"again", "moved"}
+
     def test_runs_that_ended_at_one_moment_are_all_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("durable.retention.BATCH", 2)
         for number in range(7):
@@ -319,15 +396,11 @@ def test_what_goes_is_found_along_an_index_however_much_is_kept() -> None:
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE durable_run")
     pruner = Pruner(Policy.of({"completed": DAY, "workflows": {"kept": None}}), "default")
-    (ended,) = pruner._ended(NOW)
-    for query in (
-        ended.order_by("finished_at", "id")[:200],
-        Run.objects.ended_in("completed").order_by("workflow")[:1],
-    ):
-        plan = query.explain()
-        assert "durable_run_ended" in plan, plan
-        assert "Seq Scan" not in plan, plan
-        assert "Sort" not in plan, plan
+    (expired,) = pruner._expired(NOW)
+    plan = expired.runs(NOW, "default")[:200].explain()
+    assert "durable_run_ended" in plan, plan
+    assert "Seq Scan" not in plan, plan
+    assert "Sort" not in plan, plan
     assert sum(pruner.batches(NOW), Pruned()).runs == 100
 
 
@@ -420,6 +493,31 @@ class TestLocks:
         assert found is not None
         assert found.state == "pending"
 
+    def test_two_processes_share_the_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("durable.retention.BATCH", 5)
+        for number in range(60):
+            with_all(a_run(f"run {number}", workflow=f"w{number % 7}"))
+        together = threading.Barrier(2)
+        gone: list[Pruned] = []
+
+        def work() -> None:
+            try:
+                batches = Pruner(Policy.of(DAY), "default").batches(NOW)
+                gone.append(next(batches))
+                together.wait(120)  # each has deleted a batch
+                gone.extend(batches)
+            finally:
+                connections.close_all()
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        gone.append(prune(Policy.of(DAY)))  # what each has left because the other had locked it
+        assert sum(gone, Pruned()) == Pruned(runs=60, entries=60, attempts=60, messages=60)
+        assert runs() == set()
+
 
 @pytest.mark.redis
 @pytest.mark.usefixtures("redis_connection")
@@ -465,6 +563,71 @@ class TestSweep:
             sweep.tick(NOW)
         assert left == [3, 1, 0, 0]
         assert runs() == {"next"}
+
+    def test_a_round_that_is_not_over_gets_more_of_the_next_sweeps(
+        self, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Clock:
+            """A second passes whenever it is read."""
+
+            now = 0.0
+
+            def monotonic(self) -> float:
+                self.now += 1.0
+                return self.now
+
+        monkeypatch.setattr(timer, "time", Clock())
+        for number in range(60):
+            a_run(f"run {number}", days=90 - number)
+        left = []
+        with override_settings(DURABLE={"RETENTION": {"completed": DAY}, "SWEEP_INTERVAL": 10.0}):
+            for _ in range(4):
+                sweep._prune(NOW)
+                left.append(len(runs()))
+        assert left == [56, 48, 32, 16]  # batches of two: for 2, 4, 8 and, of ten, no more than 8 seconds
+
+    def test_it_notes_how_far_it_has_come(self, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(timer, "PRUNE_FOR", 0)
+        for number in range(4):
+            a_run(f"run {number}", days=20 - number)
+        late, kept = timedelta(days=19 - 7), {"RETENTION": {"completed": 7 * DAY}}
+        with override_settings(DURABLE=kept):
+            assert waiting_since() is None
+            sweep.tick(NOW)  # two are gone
+            sweep.tick(NOW)  # the others are; the last but one batch ended with a run of 19 days
+            assert waiting_since() == NOW - late
+            sweep.tick(NOW)
+            assert waiting_since() == NOW
+        with override_settings(DURABLE={"RETENTION": {"audit": DAY}}):
+            assert waiting_since() is None
+
+    def test_a_run_that_must_stay_is_not_late(self, sweep: Sweep) -> None:
+        a_run("parent", "sleeping")
+        child = a_run("child", parent_id="parent", days=50)
+        Child.objects.create(run=child, parent_id="parent", location="c", when_parent_ends="cancel", position=1)
+        with override_settings(DURABLE={"RETENTION": {"completed": 7 * DAY}}):
+            sweep.tick(NOW)
+            assert runs() == {"parent", "child"}
+            assert waiting_since() == NOW
+
+    @pytest.mark.parametrize(("hours", "is_late"), [(0.9, False), (3, True)])
+    def test_doctor_alert_and_metric_say_how_late_it_is(self, hours: float, is_late: bool) -> None:
+        now = timezone.now()
+        note_progress(now - timedelta(hours=hours))
+        with override_settings(DURABLE={"RETENTION": 7 * DAY}):
+            found = [each for each in collect_findings(now, worker_overview()) if each.kind == "retention_late"]
+            alerts = look_for(frozenset({"retention"}), now, ()).conditions
+            [gauge] = [
+                sample.value
+                for family in RowsCollector().collect()
+                for sample in family.samples
+                if sample.name == "durable_retention_late_seconds"
+            ]
+        assert (len(found), len(alerts)) == (is_late, is_late)
+        assert 3600 * hours <= gauge < 3600 * hours + 120
+        if is_late:
+            assert "3 h" in found[0].title
+            assert "for 3 h" in alerts[0].text
 
     def test_the_audit_log_says_what_went_and_seldom(self, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(timer, "PRUNE_FOR", 0)

@@ -85,7 +85,8 @@ def _plans(
         sql = query["sql"]
         if "SELECT" not in sql or not any(f'"{table}"' in sql for table in tables):
             continue
-        options = f"{how if sql.startswith('SELECT') else ''}FORMAT JSON"
+        reads = sql.lstrip().startswith(("SELECT", "WITH RECURSIVE"))
+        options = f"{how if reads else ''}FORMAT JSON"
         with connection.cursor() as cursor:
             cursor.execute(f"SET LOCAL seq_page_cost = {_price_of_a_page()}")
             cursor.execute(f"EXPLAIN ({options}) " + sql.replace("%", "%%"), [])
