@@ -66,6 +66,8 @@ class Values:
     - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
       DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.
+    - `READ_DATABASE`: the alias of a standby of that database, which lists, charts, causes, exports and metrics read
+      (`durable.inspection.reading`); "" for none.
     - `QUEUE`: the RQ queue of workflows that name none.
     - `CLAIM_BATCH`: how many due runs a worker claims at once, at most.
     - `PREPARED_STATEMENTS`: whether PostgreSQL sessions keep the most frequent statements of runs prepared. "auto": a
@@ -115,6 +117,7 @@ class Values:
     TAGS: Mapping[str, str] = field(default_factory=dict)
     BUILD: str | None = None
     DATABASE: str = "default"
+    READ_DATABASE: str = ""
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
     PREPARED_STATEMENTS: bool | Literal["auto"] = "auto"

@@ -413,8 +413,10 @@ def note_progress(until: datetime) -> None:
     RetentionProgress.objects.using(conf.DATABASE).update_or_create(pk=_ONLY, defaults={"until": until})
 
 
-def waiting_since() -> datetime | None:
+def waiting_since(alias: str | None = None) -> datetime | None:
     """Return since when expired runs wait to be deleted, in the worst case; none that may go expired before.
+
+    `alias` names the database to read, if not durable's own.
 
     None if the setting keeps every run or cannot be read, and before the first round.
     """
@@ -424,7 +426,7 @@ def waiting_since() -> datetime | None:
         return None
     if not any(map(policy.is_bounded, STATES)):
         return None
-    return RetentionProgress.objects.using(conf.DATABASE).values_list("until", flat=True).first()
+    return RetentionProgress.objects.using(alias or conf.DATABASE).values_list("until", flat=True).first()
 
 
 def _may_read(run: str) -> Q:

@@ -29,7 +29,7 @@ from tests.support.definitions import Definition, one, other
 
 JSON_QUEUE = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}
 #: Settings whose value is a name: what has no such thing says the name.
-_NAMES_OF_THINGS = {"CODEC", "DATABASE", "QUEUE", "REDACT", "API_RUNS", "ADMIN_RUNS", "RETENTION"}
+_NAMES_OF_THINGS = {"CODEC", "DATABASE", "READ_DATABASE", "QUEUE", "REDACT", "API_RUNS", "ADMIN_RUNS", "RETENTION"}
 DATABASES: dict[str, dict[str, Any]] = {"default": {}, "archive": {}}  # only looked at, never connected to
 
 
@@ -423,6 +423,12 @@ class TestDatabase:
             assert configuration.check_router() == configuration.check_atomic_requests() == []
         assert ids(messages) == ["durable.E006"]
         assert 'Did you mean "default"?' in str(messages[0].hint)
+
+    def test_an_unknown_alias_of_a_replica(self) -> None:
+        with override_settings(DURABLE={"READ_DATABASE": "defualt"}):
+            messages = configuration.check_database()
+        assert ids(messages) == ["durable.E006"]
+        assert 'DURABLE["READ_DATABASE"], "defualt"' in messages[0].msg
 
     @pytest.mark.parametrize(
         ("options", "found"),

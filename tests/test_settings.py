@@ -139,7 +139,7 @@ def test_a_worker_loads_of_the_read_side_what_it_says_alone() -> None:
         check=True,
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"},
     )
-    assert done.stdout.split() == ["database", "humanize", "wording"]
+    assert done.stdout.split() == ["database", "humanize", "reading", "wording"]
 
 
 def test_each_module_of_the_read_side_can_be_the_first_that_is_loaded() -> None:

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from durable.conf import conf
 from durable.inspection import bulks
 from durable.inspection.bulks import BulkSummary
+from durable.inspection.reading import read_alias
 from durable.inspection.run_rules import RunRule, existing_among, find_among
 from durable.models import Run
 from durable.models.run import RunQuerySet
@@ -66,7 +67,7 @@ def visible_runs(request: HttpRequest) -> RunQuerySet:
     if kept is None:
         kept = _RULE.runs(request)
         setattr(request, _KEPT, kept)
-    return kept.all()
+    return kept.using(read_alias())
 
 
 def within(request: HttpRequest) -> RunQuerySet | None:

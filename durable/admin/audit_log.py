@@ -29,15 +29,14 @@ from durable.admin import access, pages
 from durable.admin.access import may
 from durable.admin.moments import moment, viewers_zone
 from durable.admin.text import as_key, with_visible_text
-from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.records import ActionOutcome
 from durable.inspection.actions import WINDOW_OF_VISIBLE, ActionCriteria, detail_without_runs, search_actions
 from durable.inspection.bulks import bulks_among
-from durable.inspection.database import StatementTimeoutError, reading
 from durable.inspection.humanize import printable, shortened, thousands
 from durable.inspection.pagination import on_visible
-from durable.inspection.wording import outcome_in_words, source_in_words, told, verb_in_words, verb_title
+from durable.inspection.reading import UnreadableError, from_replica, read_alias, reading
+from durable.inspection.wording import outcome_in_words, source_in_words, title_of, told, verb_in_words, verb_title
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, SOURCES
 
@@ -198,7 +197,7 @@ class OperatorActionAdmin(_ModelAdmin):
         """Return the log from durable's database, limited by the page's own filters."""
         given = request.GET
         if given.get("q", "").strip():
-            return _seen(request, super().get_queryset(request).using(conf.DATABASE))
+            return _seen(request, super().get_queryset(request).using(read_alias()))
         found = search_actions(_criteria(given), window=_window()).order_by(*self.ordering)
         return _seen(request, _newest(found)) if access.is_limited() else found
 
@@ -206,7 +205,7 @@ class OperatorActionAdmin(_ModelAdmin):
         """Return the action, even a row of a bulk's run: only the list omits these."""
         if not (object_id.isascii() and object_id.isdigit() and len(object_id) < 19):
             return None
-        return _seen(request, OperatorAction.objects.using(conf.DATABASE).filter(pk=int(object_id))).first()
+        return _seen(request, OperatorAction.objects.using(read_alias()).filter(pk=int(object_id))).first()
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[OperatorAction], search_term: str
@@ -231,7 +230,7 @@ class OperatorActionAdmin(_ModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list under its own name: there is nothing to select."""
         try:
-            with reading(), viewers_zone(request):
+            with from_replica(), reading(), viewers_zone(request):
                 response: Any = super().changelist_view(
                     request, {"title": gettext("Audit log"), **(extra_context or {})}
                 )
@@ -240,7 +239,7 @@ class OperatorActionAdmin(_ModelAdmin):
                     response.render()  # this reads the rows
                     response.content = with_visible_text(printable(response.rendered_content)).encode()
                 return response
-        except StatementTimeoutError as error:
+        except UnreadableError as error:
             return self._too_long(request, error)
 
     def change_view(
@@ -260,7 +259,7 @@ class OperatorActionAdmin(_ModelAdmin):
                     why = gettext("There is no such action. The audit log may have been pruned since.")
                     return self._refused(request, gettext("Not found"), why, status=404)
                 content = render_to_string("durable/admin/audit_action.html", self._about(request, action), request)
-        except StatementTimeoutError as error:
+        except UnreadableError as error:
             return self._too_long(request, error)
         return HttpResponse(with_visible_text(printable(content)))
 
@@ -296,8 +295,8 @@ class OperatorActionAdmin(_ModelAdmin):
     def _url(self, name: str, *args: str) -> str:
         return reverse(f"admin:durable_operatoraction_{name}", args=args, current_app=self.admin_site.name)
 
-    def _too_long(self, request: HttpRequest, error: StatementTimeoutError) -> HttpResponse:
-        return self._refused(request, gettext("The database took too long"), told(error), status=503)
+    def _too_long(self, request: HttpRequest, error: UnreadableError) -> HttpResponse:
+        return self._refused(request, title_of(error), told(error), status=503)
 
     def _refused(self, request: HttpRequest, title: str, why: str, *, status: int) -> HttpResponse:
         context = {**self.admin_site.each_context(request), "opts": self.opts, "title": title, "why": why}
@@ -432,7 +431,7 @@ def _seen(request: HttpRequest, actions: QuerySet[OperatorAction]) -> QuerySet[O
 
 def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
     """Limit the actions to the newest of the log."""
-    newest = OperatorAction.objects.using(conf.DATABASE).order_by("-pk").values_list("pk", flat=True).first() or 0
+    newest = OperatorAction.objects.using(read_alias()).order_by("-pk").values_list("pk", flat=True).first() or 0
     return actions.filter(pk__gt=newest - _window())
 
 

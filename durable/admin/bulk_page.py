@@ -32,10 +32,10 @@ from durable.core.records import ENDED
 from durable.inspection.actions import possible_verbs
 from durable.inspection.bulks import BulkSummary, FailedAgain, failed_again, find_bulk, order_words, refusals
 from durable.inspection.causes import CauseOfBulk, causes_among, count_repeated
-from durable.inspection.database import reading
 from durable.inspection.explanation import explain
 from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import thousands
+from durable.inspection.reading import reading
 from durable.inspection.runs import RunCriteria, parse_search, settle_roots
 from durable.inspection.selection import Chosen, Filtered
 from durable.inspection.wording import cause_in_words, command, state_in_words, verb_title

@@ -16,10 +16,10 @@ from django.utils.translation import gettext_lazy
 
 from durable.admin import access
 from durable.admin.moments import is_of_viewer
-from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
 from durable.core.records import RunState
+from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import split_tags
 from durable.inspection.runs import RunCriteria, hides_alerts
 from durable.inspection.wording import cause_in_words, state_in_words, told
@@ -215,7 +215,7 @@ class FilterForm(forms.Form):
         if name == "since":
             return str(dict(self.fields["since"].choices)[value])  # type: ignore[attr-defined]  # a ChoiceField
         if name == "cause" and not access.is_limited():
-            found = Cause.objects.using(conf.DATABASE).filter(fingerprint=value).first()
+            found = Cause.objects.using(read_alias()).filter(fingerprint=value).first()
             return str(value) if found is None else cause_in_words(found.place, found.error_type)
         return str(value)
 

@@ -22,12 +22,12 @@ from durable.core.records import Hold, RunState
 from durable.inspection.actions import list_views
 from durable.inspection.activities import RunningStep, activities_of_runs
 from durable.inspection.counting import Count
-from durable.inspection.database import reading
 from durable.inspection.explain_states import Explanation
 from durable.inspection.explanation import explain
 from durable.inspection.humanize import thousands
 from durable.inspection.pagination import RunOrder
 from durable.inspection.queues import paused_of
+from durable.inspection.reading import reading
 from durable.inspection.run_facts import Tag, names_of_tags, tags_of
 from durable.inspection.run_lanes import WINDOW, RunPage
 from durable.inspection.runs import (

@@ -24,11 +24,11 @@ from durable.admin import access, charts, pages
 from durable.admin.charts import ended_charts
 from durable.admin.pages import AdminPages
 from durable.admin.text import as_key, url_maker
-from durable.conf import conf
 from durable.inspection.causes import MOST, CauseSummary, FailedRun, failed_runs, further_causes, list_causes
 from durable.inspection.explanation import misfits_of_failed, replay_check
 from durable.inspection.findings import Finding, collect_findings, how_it_failed
 from durable.inspection.humanize import thousands
+from durable.inspection.reading import read_alias
 from durable.inspection.runs import RunCriteria
 from durable.inspection.wording import cause_in_words
 from durable.inspection.workers import Workers, worker_overview
@@ -129,7 +129,7 @@ def _newest_of(causes: Sequence[CauseSummary | CauseLine]) -> dict[str, FailedRu
     ids = [each.newest_run for each in causes]
     if not ids:
         return {}
-    runs = Run.objects.using(conf.DATABASE).filter(pk__in=ids)
+    runs = Run.objects.using(read_alias()).filter(pk__in=ids)
     return {run.id: run for run in failed_runs(runs, with_repeated=True)}
 
 

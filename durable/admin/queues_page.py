@@ -16,12 +16,12 @@ from django.utils.translation import gettext_lazy as _
 from durable.admin import pages
 from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
-from durable.conf import conf
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.explain_states import LATE, Explanation
 from durable.inspection.explanation import explain
 from durable.inspection.humanize import byte_size, span
 from durable.inspection.queues import WINDOW, QueueSummary, list_queues
+from durable.inspection.reading import read_alias
 from durable.inspection.wording import worker_command
 from durable.inspection.workers import WorkerState, deaths_of, find_worker, worker_overview
 from durable.models import Run
@@ -112,7 +112,7 @@ def show_worker(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespon
 
 def _rows(worker: WorkerState, now: datetime) -> list[tuple[Run, Explanation]]:
     """Return the runs that the worker holds, each with its current step."""
-    found = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk([each.id for each in worker.runs])
+    found = Run.objects.using(read_alias()).defer("input", "output").in_bulk([each.id for each in worker.runs])
     running = activities_of_runs(found.values(), now, with_usual=True)
     runs = [found[each.id] for each in worker.runs if each.id in found]
     return [(run, explain(run, now, running=running[run.id])) for run in runs]
@@ -201,7 +201,7 @@ def _oldest(queue: QueueSummary, now: datetime) -> Sequence[tuple[Run, object]]:
     if not queue.due:
         return []
     runs = (
-        Run.objects.using(conf.DATABASE)
+        Run.objects.using(read_alias())
         .due(now)
         .filter(queue=queue.name)
         .order_by("wake_at", "id")

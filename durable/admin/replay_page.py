@@ -20,9 +20,9 @@ from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
 from durable.core.records import EntryKind
 from durable.inspection.comparison import compare_runs
-from durable.inspection.database import reading
 from durable.inspection.humanize import thousands
 from durable.inspection.payloads import pretty
+from durable.inspection.reading import reading
 from durable.inspection.wording import command, display_location, told
 from durable.models import Entry, Run
 from durable.operations.replay_plan import ReplayPlan, StartsAgain

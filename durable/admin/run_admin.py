@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
@@ -36,8 +36,8 @@ from durable.admin import (
 )
 from durable.admin.moments import viewers_zone
 from durable.admin.pages import AdminPages
-from durable.inspection.database import StatementTimeoutError, reading
-from durable.inspection.wording import told
+from durable.inspection.reading import UnreadableError, from_replica, reading
+from durable.inspection.wording import title_of, told
 from durable.models import Run
 from durable.models.run import RunQuerySet
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
@@ -48,6 +48,14 @@ else:  # at run time Django's class takes no parameters
     _ModelAdmin = admin.ModelAdmin
 
 View = Callable[..., HttpResponseBase]
+
+#: The pages that may be read from a replica: those that show many runs.
+LISTS: Final = frozenset(
+    {
+        *("changelist", "names", "overview", "causes", "cause", "running"),
+        *("queues", "limits", "schedules", "workers", "workflows", "workflow"),
+    }
+)
 
 
 class RunAdmin(AdminPages, _ModelAdmin):
@@ -138,7 +146,9 @@ class RunAdmin(AdminPages, _ModelAdmin):
         def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             access.demand(request, "view_run")
             access.demand_offered(name)
-            with reading():
+            # a list that follows an act of the user's is to show it
+            is_fresh = name not in LISTS or bool(len(messages.get_messages(request)))
+            with from_replica(wanted=not is_fresh), reading():
                 return view(self, request, *args, **kwargs)
 
         return self._inside(view, read)
@@ -160,9 +170,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
                 return self.page(request, "denied", {"title": _("Not allowed"), "why": str(denied)}, status=403)
             except Http404 as missing:
                 return self.page(request, "denied", {"title": _("Not found"), "why": str(missing)}, status=404)
-            except StatementTimeoutError as error:
-                context = {"title": _("The database took too long"), "why": told(error)}
-                return self.page(request, "denied", context, status=503)
+            except UnreadableError as error:
+                return self.page(request, "denied", {"title": title_of(error), "why": told(error)}, status=503)
 
         guarded = self.admin_site.admin_view(answer)
 

@@ -27,10 +27,10 @@ from durable.core.own_runs import BULK
 from durable.core.records import HoldKind
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
-from durable.inspection.database import reading
 from durable.inspection.humanize import shortened
 from durable.inspection.payloads import EditableInput, recorded_input, shown_arguments
 from durable.inspection.queues import find_hold
+from durable.inspection.reading import reading
 from durable.inspection.wording import command
 from durable.inspection.workflow_code import WorkflowCode, code_of
 from durable.inspection.workflows import workflow_of

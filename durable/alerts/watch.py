@@ -52,7 +52,7 @@ class Watch:
             logger.error('no alert is sent, DURABLE["ALERTS"] cannot be read: %s. %s', error, error.hint)
             return
         from durable.alerts.conditions import look_for  # a process that sends no alert does without these modules
-        from durable.inspection.database import reading
+        from durable.inspection.reading import reading
 
         alias = conf.DATABASE
         rows = AlertState.objects.using(alias).filter(ended_at__isnull=True, kind__in=settings.events)

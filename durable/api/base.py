@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NoReturn
 
-from django.db import DataError, connections, transaction
+from django.db import DatabaseError, DataError, connections, transaction
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.encoding import escape_uri_path
@@ -19,8 +19,7 @@ from durable.api.fields import Form
 from durable.api.problems import CONTENT_TYPE, ProblemError, problem_of
 from durable.api.requests import BodyRequest, JSONParser, JSONRenderer, Negotiation, check_origin
 from durable.api.schema import Description
-from durable.conf import conf
-from durable.inspection.database import is_statement_timeout, reading
+from durable.inspection.reading import from_replica, read_alias, reading
 
 
 class View(APIView):
@@ -38,6 +37,8 @@ class View(APIView):
 
     #: The permissions that reading needs.
     reads_with: ClassVar[tuple[str, ...]] = ("view_run",)
+    #: Whether a GET returns a list, which may be read from a replica. A request with `Cache-Control: no-cache` is not.
+    is_list: ClassVar[bool] = False
     #: Whether a GET may wait for a change.
     waits: ClassVar[bool] = False
 
@@ -53,8 +54,12 @@ class View(APIView):
         """Answer, with a time limit for each statement if the request only reads and does not wait."""
         if request.method not in ("GET", "HEAD") or self.waits:
             return super().dispatch(request, *args, **kwargs)
-        with reading():
-            return super().dispatch(request, *args, **kwargs)
+        is_fresh = not self.is_list or "no-cache" in request.headers.get("Cache-Control", "")
+        with from_replica(wanted=not is_fresh) as source, reading():
+            response = super().dispatch(request, *args, **kwargs)
+            if source is not None and source.age is not None:
+                response["Durable-Age"] = f"{source.age:.1f}"
+            return response
 
     def get_authenticators(self) -> list[Any]:
         """Return the host's authentication classes."""
@@ -109,8 +114,8 @@ class View(APIView):
         problem = problem_of(exc, challenge=challenge)
         if problem is None:
             raise exc
-        if is_statement_timeout(exc) and connections[conf.DATABASE].in_atomic_block:
-            transaction.set_rollback(True, using=conf.DATABASE)  # opened by `reading`, which does not see the error
+        if isinstance(exc, DatabaseError) and connections[read_alias()].in_atomic_block:
+            transaction.set_rollback(True, using=read_alias())  # opened by `reading`, which does not see the error
         document = problem.document(escape_uri_path(self.request.path))
         response = Response(document, problem.status, headers=problem.headers, content_type=CONTENT_TYPE)
         response.exception = True

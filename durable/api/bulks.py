@@ -24,8 +24,8 @@ from durable.core.errors import RunNotFoundError
 from durable.core.ids import MAX_REASON
 from durable.inspection.bulks import find_bulk, refusals, refusals_of
 from durable.inspection.counting import Count
-from durable.inspection.database import reading
 from durable.inspection.family import FailedChildren
+from durable.inspection.reading import reading
 from durable.inspection.selection import Chosen, Filtered
 from durable.listings.operators import Bulk, BulkPlan, bulk_data
 from durable.listings.runs import RUN_FILTERS, criteria_of

@@ -37,7 +37,7 @@ def found(listing: Listing, seen: Seen, name: str) -> Any:
 
 def list_view(listing: Listing) -> Any:
     """Return the endpoint of a listing."""
-    return _view(listing, listed(listing))
+    return _view(listing, listed(listing), is_list=not listing.of_run)
 
 
 def one_view(listing: Listing) -> Any:
@@ -49,7 +49,7 @@ def one_view(listing: Listing) -> Any:
 
     get.__doc__ = listing.one_over_rest
     operation = f"get_{listing.name.removesuffix('s')}"
-    return _view(listing, described(operation_id=operation, responses=serializer_of(listing.item))(get))
+    return _view(listing, described(operation_id=operation, responses=serializer_of(listing.item))(get), is_list=False)
 
 
 def listed(listing: Listing) -> Callable[..., Response]:
@@ -72,7 +72,7 @@ def listed(listing: Listing) -> Callable[..., Response]:
     return described(operation_id=operation, parameters=parameters, responses=serializer_of(listing.page))(get)
 
 
-def _view(listing: Listing, get: Callable[..., Response]) -> Any:
-    members: dict[str, Any] = {"about": listing.about, "reads_with": listing.reads_with, "get": get}
+def _view(listing: Listing, get: Callable[..., Response], *, is_list: bool) -> Any:
+    members: dict[str, Any] = {"about": listing.about, "reads_with": listing.reads_with, "is_list": is_list, "get": get}
     view: type[View] = type("ListView", (View,), members)
     return view.as_view()

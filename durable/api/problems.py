@@ -36,8 +36,8 @@ from durable.core.errors import (
     StaleRunError,
     StartRefusedError,
 )
-from durable.inspection.database import StatementTimeoutError, is_statement_timeout
 from durable.inspection.pagination import InvalidCursorError
+from durable.inspection.reading import ReplicaLostError, StatementTimeoutError, is_statement_timeout, lost
 from durable.operations.idempotency import KeyReusedError
 
 CONTENT_TYPE: Final = "application/problem+json"
@@ -73,6 +73,7 @@ TITLES: Final = {
     "run-moved-on": "The run has changed since you looked at it",
     "run-not-found": "There is no such run",
     "statement-timeout": "The database took too long",
+    "replica-lost": "The read replica failed",
     "start-refused": "The rate has no room for the start",
     "throttled": "Too many requests",
     "too-many-streams": "Too many streams are open",
@@ -134,6 +135,7 @@ def problem_of(error: Exception, challenge: str | None = None) -> Problem | None
         return error.problem
     if is_statement_timeout(error):
         error = StatementTimeoutError(conf.STATEMENT_TIMEOUT)
+    error = lost(error) or error
     for kind, make in _PROBLEMS:
         if isinstance(error, kind):
             return make(error)
@@ -178,6 +180,10 @@ def _moved_on(error: StaleRunError) -> Problem:
 
 def _took_too_long(error: StatementTimeoutError) -> Problem:
     return Problem(code="statement-timeout", status=503, detail=_sentence(error), headers={"Retry-After": "60"})
+
+
+def _replica_lost(error: ReplicaLostError) -> Problem:
+    return Problem(code="replica-lost", status=503, detail=_sentence(error), headers={"Retry-After": "1"})
 
 
 def _not_accepted(error: MessageNotAcceptedError) -> Problem:
@@ -269,6 +275,7 @@ _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Call
     (StartRefusedError, _no_room),
     (DurableError, _as("refused", status.HTTP_409_CONFLICT)),
     (StatementTimeoutError, _took_too_long),
+    (ReplicaLostError, _replica_lost),
     (InvalidCursorError, _as("invalid-cursor", status.HTTP_400_BAD_REQUEST)),
     (BodyTooLargeError, _as("body-too-large", status.HTTP_413_REQUEST_ENTITY_TOO_LARGE)),
     (RequestDataTooBig, _as("body-too-large", status.HTTP_413_REQUEST_ENTITY_TOO_LARGE)),

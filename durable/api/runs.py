@@ -104,6 +104,7 @@ class RunsView(View):
     """All runs."""
 
     about = "runs"
+    is_list = True
 
     get = listed(RUNS)
 
@@ -125,6 +126,7 @@ class CountsView(View):
     """The number of runs."""
 
     about = "runs"
+    is_list = True
 
     @described(operation_id="count_runs", responses=serializer_of(Counts))
     def get(self, request: Request) -> Response:

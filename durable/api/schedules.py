@@ -114,6 +114,8 @@ class ScheduleBase(View):
 class SchedulesView(ScheduleBase):
     """All schedules."""
 
+    is_list = True
+
     get = listed(SCHEDULES)
 
     @described(operation_id="create_schedule", request=CreateScheduleForm, responses={201: serializer_of(Schedule)})

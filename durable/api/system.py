@@ -71,6 +71,7 @@ class WorkflowStatsView(View):
     """One workflow in numbers."""
 
     about = "surroundings"
+    is_list = True
 
     @described(operation_id="get_workflow_stats", responses=serializer_of(WorkflowStats))
     def get(self, request: Request, name: str) -> Response:

@@ -9,7 +9,7 @@ E002    a key of `DURABLE` that durable does not know
 E003    a value of the wrong type or out of range
 E004    the codec cannot be imported or created
 E005    the codec lacks `encode` or `decode`, or does not decode what it encoded
-E006    no database has the alias `DURABLE["DATABASE"]`
+E006    no database has the alias `DURABLE["DATABASE"]`, or `DURABLE["READ_DATABASE"]`
 E007    `RQ_QUEUES` lacks a queue that runs would go to
 E008    two functions have the same workflow name
 E009    `RETENTION` has an entry that is not a time, state or workflow
@@ -263,6 +263,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "TAGS": (_are_kinds_of_tags, 'a dict of "hashed" or "clear" by names of tags, such as {"email": "hashed"}'),
     "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
     "DATABASE": _TEXT,
+    "READ_DATABASE": (lambda value: isinstance(value, str), 'an alias in DATABASES, or ""'),
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,
     "PREPARED_STATEMENTS": (lambda value: isinstance(value, bool) or value == "auto", '"auto", True or False'),
@@ -383,15 +384,17 @@ def check_alerts(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_database(**_: object) -> list[CheckMessage]:
-    """Check that the database alias exists."""
-    if not _is_text(conf.DATABASE) or conf.DATABASE in settings.DATABASES:
-        return []
-    nearest = difflib.get_close_matches(conf.DATABASE, settings.DATABASES, n=1)
+    """Check that the aliases of the database and of its replica exist."""
+    return [*_check_alias("DATABASE", conf.DATABASE), *_check_alias("READ_DATABASE", conf.READ_DATABASE)]
+
+
+def _check_alias(name: str, alias: str) -> Iterator[CheckMessage]:
+    if not _is_text(alias) or alias in settings.DATABASES:
+        return
+    nearest = difflib.get_close_matches(alias, settings.DATABASES, n=1)
     advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
     hint = f"{advice}DATABASES has {', '.join(settings.DATABASES) or 'none'}."
-    return [
-        Error(f'DURABLE["DATABASE"], "{conf.DATABASE}", is not an alias in DATABASES.', hint=hint, id="durable.E006")
-    ]
+    yield Error(f'DURABLE["{name}"], "{alias}", is not an alias in DATABASES.', hint=hint, id="durable.E006")
 
 
 @register(TAG)

@@ -26,12 +26,12 @@ from durable.cli.subcommand import (
     found_run,
     number_up_to,
 )
-from durable.inspection.database import reading
 from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.humanize import byte_size, moment, relative, span, thousands
 from durable.inspection.pagination import InvalidCursorError
+from durable.inspection.reading import from_replica, reading
 from durable.inspection.undone import state_word
-from durable.inspection.wording import display_place
+from durable.inspection.wording import display_place, told_of_source
 from durable.listings.causes import CAUSES
 from durable.listings.listing import MOST_LISTED, Listing, Page
 from durable.listings.runs import CHILDREN, RUNS
@@ -90,6 +90,13 @@ class ListCommand:
         add_format(parser, *(() if self.key else ("table", "json")))
 
     def _run(self, options: Namespace, output: Output) -> int:
+        with from_replica(wanted=not self.listing.of_run):
+            status = self._print(options, output)
+            if output.format == "table" and (text := told_of_source()):
+                output.say(text)
+            return status
+
+    def _print(self, options: Namespace, output: Output) -> int:
         seen, asked = Seen(now=timezone.now(), payloads=self.payloads), self._asked(options)
         rows: list[list[Cell | object]] = []
         page = Page(results=())

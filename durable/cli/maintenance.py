@@ -34,13 +34,13 @@ from durable.inspection.database import (
     how_to_migrate,
     how_to_set_isolation,
     missing_migrations,
-    reading,
     wrong_isolation,
     wrong_routines,
 )
 from durable.inspection.findings import collect_findings
 from durable.inspection.humanize import plural, relative, span
 from durable.inspection.limits import unused_limits, unused_rates
+from durable.inspection.reading import reading
 from durable.inspection.schedules import count_ticks, gone_schedules
 from durable.inspection.workers import Workers, worker_overview
 from durable.notifier import registry

@@ -23,7 +23,7 @@ from durable.cli.subcommand import (
     need_terminal,
     refusable,
 )
-from durable.inspection.database import reading
+from durable.inspection.reading import reading
 from durable.operations.replay_plan import ReplayPlan
 
 SHOWN: Final = 20  # locations of each kind

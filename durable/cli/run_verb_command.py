@@ -41,10 +41,10 @@ from durable.cli.subcommand import (
 from durable.conf import conf
 from durable.core.errors import BulkCountError
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
-from durable.inspection.database import reading
 from durable.inspection.explanation import explain
 from durable.inspection.family import VERB_NOTES, FailedChildren, verb_note
 from durable.inspection.humanize import plural
+from durable.inspection.reading import reading
 from durable.inspection.selection import Filtered
 from durable.inspection.undone import Undone, undone_steps
 from durable.inspection.wording import command

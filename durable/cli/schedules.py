@@ -28,8 +28,8 @@ from durable.cli.subcommand import (
     moment,
     need_terminal,
 )
-from durable.inspection.database import reading
 from durable.inspection.humanize import plural
+from durable.inspection.reading import reading
 from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules, ticks_of
 from durable.listings.schedules import Schedule, ScheduleDetail
 from durable.listings.shapes import Seen, data_of

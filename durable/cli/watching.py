@@ -16,9 +16,9 @@ from durable.cli.subcommand import Subcommand, acting, add_acting, add_format, d
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
 from durable.inspection.activities import RunningStack, activities_of, read_stack
-from durable.inspection.database import reading
 from durable.inspection.explanation import explain
 from durable.inspection.progress import progress_of
+from durable.inspection.reading import reading
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.wording import display_location
 from durable.listings.history import LogLine

@@ -19,12 +19,12 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from durable.conf import conf
 from durable.core.own_runs import INTERNAL, is_stopped
 from durable.core.records import ENDED, WITH_WORKER, ActionOutcome, Request, RunState
 from durable.core.transitions import ALLOWED
 from durable.inspection.humanize import shortened
 from durable.inspection.pagination import on_visible
+from durable.inspection.reading import read_alias
 from durable.models import OperatorAction, Run, SavedView
 from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
@@ -59,7 +59,7 @@ class ActionCriteria:
 
 def search_actions(wanted: ActionCriteria, *, window: int = WINDOW) -> QuerySet[OperatorAction]:
     """Return the matching actions, without an order. At most two statements, to find the user and the window."""
-    found = OperatorAction.objects.using(conf.DATABASE).all()
+    found = OperatorAction.objects.using(read_alias()).all()
     if "\0" in wanted.person + wanted.reason:  # no text in the database can contain it
         return found.none()
     if wanted.bulk_id:
@@ -91,15 +91,15 @@ def search_actions(wanted: ActionCriteria, *, window: int = WINDOW) -> QuerySet[
 def _user(name: str) -> Any:
     """Return the key of the user with this name; None if there is none, or if users are in another database."""
     model = get_user_model()
-    if router.db_for_write(model) != conf.DATABASE:  # they may be read from a replica
+    if router.db_for_write(model) != read_alias():  # they may be read from a replica
         return None
-    users = model._default_manager.using(conf.DATABASE).filter(**{model.USERNAME_FIELD: name})
+    users = model._default_manager.using(read_alias()).filter(**{model.USERNAME_FIELD: name})
     return users.values_list("pk", flat=True).first()
 
 
 def _within(actions: QuerySet[OperatorAction], until: datetime | None, window: int) -> QuerySet[OperatorAction]:
     """Limit the actions to the newest `window` rows before this time."""
-    rows = OperatorAction.objects.using(conf.DATABASE)
+    rows = OperatorAction.objects.using(read_alias())
     before = rows.order_by("-pk") if until is None else rows.filter(created_at__lt=until).order_by("-created_at", "-id")
     newest = before.values_list("pk", flat=True).first() or 0
     return actions.filter(pk__gt=newest - window)
@@ -186,7 +186,7 @@ class Mark:
 
 def read_marks(run: Run, now: datetime) -> list[Mark]:
     """Return the operators' verbs on the run before its end, in order, at most 50; one statement."""
-    found = OperatorAction.objects.using(conf.DATABASE).filter(
+    found = OperatorAction.objects.using(read_alias()).filter(
         run_id=run.id, outcome=ActionOutcome.DONE, action__in=list(_DONE)
     )
     before = (run.finished_at or now) + _AT_ONCE
@@ -207,5 +207,5 @@ MOST: Final = 100
 def list_views(owner_key: str, *, with_shared: bool = True) -> list[SavedView]:
     """Return the user's own views and the shared ones by name, at most `MOST`. One statement along two indexes."""
     wanted = Q(owner_key=owner_key) | Q(is_shared=True) if with_shared else Q(owner_key=owner_key)
-    found = SavedView.objects.using(conf.DATABASE).filter(wanted)
+    found = SavedView.objects.using(read_alias()).filter(wanted)
     return list(found.order_by("name", "pk")[:MOST])

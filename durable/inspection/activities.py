@@ -29,6 +29,7 @@ from durable.inspection.counting import moment_of, sample_rows
 from durable.inspection.humanize import span
 from durable.inspection.pagination import InvalidCursorError, on_visible
 from durable.inspection.payloads import payload, redacted
+from durable.inspection.reading import read_alias
 from durable.inspection.wording import display_location
 from durable.models import Activity, Attempt, Entry, Run, StepSave
 from durable.models.rows import SafeTextField, unpack
@@ -117,7 +118,7 @@ def _sampled_runs(workflows: Sequence[str], within: RunQuerySet | None = None) -
     of_workflow: list[int] = []  # its position in `workflows`, for each of the querysets
     for position, workflow in enumerate(workflows):
         for name in names_of_workflow(workflow):
-            runs = (Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=name)
+            runs = (Run.objects.using(read_alias()) if within is None else within).filter(workflow=name)
             ended = runs.filter(finished_at__isnull=False).order_by("-finished_at", "-id")
             newest += [
                 ended.filter(state=RunState.COMPLETED.value),
@@ -150,7 +151,7 @@ def _iterations(location: str) -> list[str]:
 
 def _entries() -> QuerySet[Any]:
     return (
-        Entry.objects.using(conf.DATABASE)
+        Entry.objects.using(read_alias())
         .with_metadata()
         .annotate(
             status=F("metadata__status"),
@@ -163,7 +164,7 @@ def _entries() -> QuerySet[Any]:
 
 def _failed_attempts() -> QuerySet[Any]:
     """Return the failed attempts of steps, in the columns of entries."""
-    return Attempt.objects.using(conf.DATABASE).annotate(
+    return Attempt.objects.using(read_alias()).annotate(
         kind=Value(""), status=Value(""), attempts=F("number"), began=F("started_at"), ended=F("finished_at")
     )
 
@@ -397,7 +398,7 @@ def list_activities(
 
     Raises InvalidCursorError.
     """
-    rows = _oldest_first(Activity.objects.using(conf.DATABASE).going_on(now), within)
+    rows = _oldest_first(Activity.objects.using(read_alias()).going_on(now), within)
     if cursor:
         moment, number = _key_of(cursor)
         rows = rows.filter(Q(began_at__gt=moment) | Q(began_at=moment, pk__gt=number), began_at__gte=moment)
@@ -435,7 +436,7 @@ def _key_of(cursor: str) -> ActivityKey:
 
 
 def _current(now: datetime, within: RunQuerySet | None = None) -> ActivityQuerySet:
-    return _oldest_first(Activity.objects.using(conf.DATABASE).current(now), within)
+    return _oldest_first(Activity.objects.using(read_alias()).current(now), within)
 
 
 def _oldest_first(rows: ActivityQuerySet, within: RunQuerySet | None) -> ActivityQuerySet:
@@ -490,7 +491,7 @@ def saved_by(run: Run, locations: Sequence[str]) -> dict[str, Any]:
     """
     if not locations:
         return {}
-    found = StepSave.objects.using(conf.DATABASE).filter(run=run, location__in=list(locations))
+    found = StepSave.objects.using(read_alias()).filter(run=run, location__in=list(locations))
     return {
         each.location: payload(
             run.workflow, f"saved:{each.location}", each.details, Place(run.id, "saved", each.location)

@@ -26,6 +26,7 @@ from durable.inspection.explain_states import capitalized
 from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import either, span, thousands
 from durable.inspection.payloads import TooLarge, payload, read_within
+from durable.inspection.reading import read_alias
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.inspection.wording import cause_in_words, state_in_words, verb_title
@@ -151,7 +152,7 @@ class Refusals:
 
 def find_bulk(bulk_id: str) -> BulkSummary | None:
     """Return the bulk with this id; None if there is none. At most eight statements."""
-    run = Run.objects.using(conf.DATABASE).filter(pk=bulk_id).defer("input", "output").first()
+    run = Run.objects.using(read_alias()).filter(pk=bulk_id).defer("input", "output").first()
     if run is not None and run.workflow != BULK:
         return None
     rows = _rows(bulk_id)
@@ -193,7 +194,7 @@ def find_limited_bulk(bulk_id: str, within: RunQuerySet, actor_id: Any) -> BulkS
     if found is None or found.actor_id is None or str(found.actor_id) != str(actor_id):
         return None
     members = list(_rows(bulk_id).order_by("bulk_id", "outcome", "id").values_list("run_id", flat=True)[: _READ + 1])
-    runs = Run.objects.using(conf.DATABASE).filter(pk__in=members)
+    runs = Run.objects.using(read_alias()).filter(pk__in=members)
     if len(members) > _READ or runs.count() != within.filter(pk__in=members).count():
         return None
     if found.again is None:
@@ -225,7 +226,7 @@ def failed_again(bulk_id: str, verb: str, within: RunQuerySet | None = None) -> 
 
     For replays as new runs, the new runs count. `within` limits the runs, for example to those that a user may see.
     """
-    runs = (Run.objects.using(conf.DATABASE) if within is None else within).filter(state=RunState.FAILED.value)
+    runs = (Run.objects.using(read_alias()) if within is None else within).filter(state=RunState.FAILED.value)
     originals = _done(bulk_id).order_by("-id").values("run_id")[:CAP]
     if verb != "replay":
         return runs.filter(pk__in=originals)
@@ -235,7 +236,7 @@ def failed_again(bulk_id: str, verb: str, within: RunQuerySet | None = None) -> 
 
 def order_of(run: Run) -> Any:
     """Return the order of a bulk's run; None if it is too large or cannot be read. Two statements."""
-    found = read_within(Run.objects.using(conf.DATABASE).filter(pk=run.pk), "input", most=_MOST_INPUT).get(run.pk)
+    found = read_within(Run.objects.using(read_alias()).filter(pk=run.pk), "input", most=_MOST_INPUT).get(run.pk)
     if found is None or isinstance(found, TooLarge):
         return None
     try:
@@ -290,7 +291,7 @@ class FailedAgain:
 def bulks_among(run_ids: Iterable[str]) -> set[str]:
     """Return the ids that are ids of bulks. One statement."""
     members = _rows_of(OuterRef("run_id"))
-    heads = OperatorAction.objects.using(conf.DATABASE).filter(run_id__in=list(run_ids), bulk_id="")
+    heads = OperatorAction.objects.using(read_alias()).filter(run_id__in=list(run_ids), bulk_id="")
     return set(heads.filter(Exists(members)).values_list("run_id", flat=True))
 
 
@@ -303,7 +304,7 @@ def _rows(bulk_id: str) -> QuerySet[OperatorAction]:
 
 def _rows_of(bulk_id: Any) -> QuerySet[OperatorAction]:
     # Not empty: the condition of the index on bulks.
-    return OperatorAction.objects.using(conf.DATABASE).filter(bulk_id=bulk_id).exclude(bulk_id="").order_by()
+    return OperatorAction.objects.using(read_alias()).filter(bulk_id=bulk_id).exclude(bulk_id="").order_by()
 
 
 def _done(bulk_id: str) -> QuerySet[OperatorAction]:
@@ -311,7 +312,7 @@ def _done(bulk_id: str) -> QuerySet[OperatorAction]:
 
 
 def _head(bulk_id: str) -> OperatorAction | None:
-    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=bulk_id, outcome=ActionOutcome.DONE, bulk_id="")
+    found = OperatorAction.objects.using(read_alias()).filter(run_id=bulk_id, outcome=ActionOutcome.DONE, bulk_id="")
     return found.order_by("created_at", "id").first()
 
 
@@ -341,10 +342,10 @@ def _state_of(run: Run) -> dict[str, Any]:
 
     Do not show its reasons of refusals: only its numbers and words are the app's own.
     """
-    recorded = Run.objects.using(conf.DATABASE).filter(pk=run.pk).values_list("output", flat=True).first()
+    recorded = Run.objects.using(read_alias()).filter(pk=run.pk).values_list("output", flat=True).first()
     found = payload(run.workflow, "output", recorded, Place(run.pk, "output"))
     if found is None:
-        entries = Entry.objects.using(conf.DATABASE).filter(run=run, location="runs")
+        entries = Entry.objects.using(read_alias()).filter(run=run, location="runs")
         loop = entries.values_list("data", flat=True).first()
         found = payload(run.workflow, "state:runs", (loop or {}).get("state"), Place(run.pk, "state", "runs"))
     return found if isinstance(found, dict) else {}
@@ -420,7 +421,7 @@ def _which(selection: Any, began_at: datetime) -> str:
     if isinstance(selection, FailedAgain):
         return _("that failed again after the bulk %(bulk)s") % {"bulk": selection.bulk_id}
     if isinstance(selection, FailedChildren):
-        completed = Run.objects.using(conf.DATABASE).filter(
+        completed = Run.objects.using(read_alias()).filter(
             pk=selection.parent, state=RunState.COMPLETED.value, finished_at__lt=began_at
         )
         if completed.exists():
@@ -459,7 +460,5 @@ def _conditions(wanted: RunCriteria) -> Iterator[str]:
 
 def _cause(fingerprint: str) -> str:
     """Describe a cause, or give its fingerprint if it was deleted since; one statement."""
-    found = (
-        Cause.objects.using(conf.DATABASE).filter(fingerprint=fingerprint).values_list("place", "error_type").first()
-    )
+    found = Cause.objects.using(read_alias()).filter(fingerprint=fingerprint).values_list("place", "error_type").first()
     return fingerprint if found is None else cause_in_words(*found)

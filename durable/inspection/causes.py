@@ -42,6 +42,7 @@ from durable.inspection.counting import Count, Key, OfEach, count_capped, tally
 from durable.inspection.humanize import printable, thousands
 from durable.inspection.pagination import visible_failures
 from durable.inspection.payloads import redacted
+from durable.inspection.reading import read_alias
 from durable.models import Build, Cause, CauseBuild, Failure, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
@@ -190,7 +191,7 @@ def cause_of(run: Run, within: RunQuerySet | None = None) -> CauseOfRun | None:
     """
     if run.state != RunState.FAILED:
         return None
-    open_ones = Failure.objects.using(conf.DATABASE).filter(is_open=True)
+    open_ones = Failure.objects.using(read_alias()).filter(is_open=True)
     failure = open_ones.filter(pk=run.pk).select_related("cause").first()
     if failure is None:
         return None
@@ -205,7 +206,7 @@ def cause_of(run: Run, within: RunQuerySet | None = None) -> CauseOfRun | None:
 def spread_of(fingerprint: str, within: RunQuerySet | None = None) -> CauseSpread:
     """Count the newest failed runs of a cause by workflow, queue and worker; one statement."""
     # Not as a join, for which PostgreSQL might read the table of all failures.
-    cause = Cause.objects.using(conf.DATABASE).filter(fingerprint=fingerprint).values("pk")[:1]
+    cause = Cause.objects.using(read_alias()).filter(fingerprint=fingerprint).values("pk")[:1]
     failures = _failures(within).filter(cause=Subquery(cause), is_open=True).order_by("-failed_at")
     rows = list(failures.values_list("workflow", "queue", "worker")[: SAMPLE + 1])
     workflows, queues, workers = (
@@ -215,13 +216,13 @@ def spread_of(fingerprint: str, within: RunQuerySet | None = None) -> CauseSprea
 
 
 def _failures(within: RunQuerySet | None) -> QuerySet[Failure]:
-    failures = Failure.objects.using(conf.DATABASE)
+    failures = Failure.objects.using(read_alias())
     return failures if within is None else failures.filter(run__in=within.order_by().values("pk"))
 
 
 def _builds() -> QuerySet[CauseBuild]:
     """Return the builds that have seen causes, the newest first."""
-    return CauseBuild.objects.using(conf.DATABASE).order_by("-first_seen_at")
+    return CauseBuild.objects.using(read_alias()).order_by("-first_seen_at")
 
 
 def _newest_first(muted: bool | None) -> QuerySet[Any]:
@@ -237,7 +238,7 @@ def _newest_first(muted: bool | None) -> QuerySet[Any]:
 
 def _known() -> QuerySet[Any]:
     """Return all causes, each with the times of its first and last failure, and the newest of the failed runs."""
-    open_ones = Failure.objects.using(conf.DATABASE).filter(cause=OuterRef("pk"), is_open=True)
+    open_ones = Failure.objects.using(read_alias()).filter(cause=OuterRef("pk"), is_open=True)
     last, first = open_ones.order_by("-failed_at"), open_ones.order_by("failed_at")
     causes: QuerySet[Any] = _with_builds().annotate(
         last_at=Subquery(last.values("failed_at")[:1]),
@@ -249,8 +250,8 @@ def _known() -> QuerySet[Any]:
 
 def _with_builds() -> QuerySet[Any]:
     """Return all causes, each with the newest build that has seen it, and when the newest of all appeared."""
-    deploys = Build.objects.using(conf.DATABASE).order_by("-first_seen_at").values("first_seen_at")
-    causes: QuerySet[Any] = Cause.objects.using(conf.DATABASE).annotate(
+    deploys = Build.objects.using(read_alias()).order_by("-first_seen_at").values("first_seen_at")
+    causes: QuerySet[Any] = Cause.objects.using(read_alias()).annotate(
         newest_deploy=Subquery(deploys[:1]),
         newest_build=Subquery(_builds().filter(cause=OuterRef("pk")).values("build")[:1]),
     )
@@ -314,7 +315,7 @@ def _summaries(causes: Sequence[Any], now: datetime, span: str = "day") -> list[
 
 def _failures_of_each(causes: Sequence[Any], *, only_open: bool = False) -> OfEach:
     """Return the failures of each cause, the newest first; with `only_open`, only those of runs that are failed now."""
-    failures = Failure.objects.using(conf.DATABASE).filter(cause=Key()).order_by("-failed_at")
+    failures = Failure.objects.using(read_alias()).filter(cause=Key()).order_by("-failed_at")
     return OfEach(failures.filter(is_open=True) if only_open else failures, [cause.pk for cause in causes])
 
 
@@ -405,7 +406,7 @@ def _shown_patterns(causes: Sequence[Any]) -> list[str]:
     """
     if not conf.REDACT:
         return [cause.pattern for cause in causes]
-    runs = Run.objects.using(conf.DATABASE).only("id", "workflow", "error")
+    runs = Run.objects.using(read_alias()).only("id", "workflow", "error")
     found = runs.in_bulk([cause.newest_run for cause in causes if cause.newest_run])
     return [_redacted_pattern(cause, found.get(cause.newest_run or "")) for cause in causes]
 
@@ -460,8 +461,8 @@ def failed_runs(within: RunQuerySet | None = None, *, with_repeated: bool = Fals
 
     `with_repeated`: look for runs that repeat them.
     """
-    repeats = Run.objects.using(conf.DATABASE).filter(replay_of=OuterRef("pk"))
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    repeats = Run.objects.using(read_alias()).filter(replay_of=OuterRef("pk"))
+    runs = Run.objects.using(read_alias()) if within is None else within
     found = runs.filter(state=RunState.FAILED.value).newest_first()
     columns = (
         *("id", "workflow", "origins", "state_after_rollback", "created_at", "finished_at"),
@@ -551,10 +552,10 @@ def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
     for of_cause in tally([rows for rows in found if rows.model is Failure], "cause_id", _MOST):
         numbers.update(of_cause)
     for runs in (rows for rows in found if rows.model is Run):
-        failures = Failure.objects.using(conf.DATABASE).filter(is_open=True, run__in=runs.values("pk")[:_MOST])
+        failures = Failure.objects.using(read_alias()).filter(is_open=True, run__in=runs.values("pk")[:_MOST])
         numbers.update(dict(failures.order_by().values_list("cause").annotate(models_Count("pk"))))
     named = numbers.most_common(_NAMED)
-    causes = Cause.objects.using(conf.DATABASE).in_bulk([key for key, _ in named])
+    causes = Cause.objects.using(read_alias()).in_bulk([key for key, _ in named])
     rows = [
         CauseOfBulk(
             fingerprint=causes[key].fingerprint,
@@ -612,7 +613,7 @@ def runs_that_repeat(run: Run, within: RunQuerySet | None = None) -> Sequence[Ru
     """Return the newest runs that repeat a failed run. One statement; none for a run that has not failed."""
     if run.state != RunState.FAILED:
         return []
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    runs = Run.objects.using(read_alias()) if within is None else within
     found = runs.filter(replay_of=run).only("id", "workflow", "state", "summary", "created_at").order_by()
     return sorted(found[: _MOST_SHOWN * 10], key=lambda each: (each.created_at, each.id), reverse=True)[:_MOST_SHOWN]
 
@@ -627,7 +628,7 @@ def count_repeated(selection: Any, states: frozenset[str], within: RunQuerySet |
     number, is_partial = 0, False
     for rows, is_window in selection.failed():
         ids = list(_ids(rows)[: _EXAMINED + 1])
-        runs = Run.objects.using(conf.DATABASE) if within is None else within
+        runs = Run.objects.using(read_alias()) if within is None else within
         repeats = runs.filter(replay_of__in=ids[:_EXAMINED]).order_by()
         number += repeats.values("replay_of").distinct().count() if ids else 0
         is_partial |= is_window or len(ids) > _EXAMINED

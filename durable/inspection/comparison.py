@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from django.db.models import Exists, OuterRef, QuerySet
 
-from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import EntryStatus
 from durable.inspection.entry_detail import whole_data
 from durable.inspection.history_counts import remembered
 from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error
+from durable.inspection.reading import read_alias
 from durable.models import Entry, Run
 
 PAGE: Final = 50  # places on one page
@@ -101,7 +101,7 @@ def compare_runs(left: Run, right: Run, *, with_payloads: bool, start: int = 0) 
 
 
 def _entries(run: Run) -> QuerySet[Entry]:
-    return Entry.objects.using(conf.DATABASE).filter(run=run.pk)
+    return Entry.objects.using(read_alias()).filter(run=run.pk)
 
 
 def _own(run: Run, other: Run) -> QuerySet[Entry]:
@@ -131,7 +131,7 @@ def _read(
     left: Run, right: Run, places: Sequence[str], with_payloads: bool
 ) -> tuple[Mapping[str, tuple[str, Side]], Mapping[str, tuple[str, Side]]]:
     """Read both runs' sides of these places; two statements, and up to two for each run with payloads."""
-    every = Entry.objects.using(conf.DATABASE)
+    every = Entry.objects.using(read_alias())
     at_places = every.filter(run__in=[left.pk, right.pk], location__in=places).order_by()
     run_of = dict(at_places.values_list("pk", "run_id"))
     rows = list(every.filter(pk__in=run_of).select_related("metadata").defer("output", "arguments"))
@@ -181,7 +181,7 @@ def _difference(
 
 
 def _inputs(left: Run, right: Run) -> tuple[Any, Any] | None:
-    found = read_within(Run.objects.using(conf.DATABASE).filter(pk__in=[left.pk, right.pk]).order_by("pk"), "input")
+    found = read_within(Run.objects.using(read_alias()).filter(pk__in=[left.pk, right.pk]).order_by("pk"), "input")
     shown = [_input(each, found.get(each.pk)) for each in (left, right)]
     return None if shown[0] == shown[1] else (shown[0], shown[1])
 

@@ -18,8 +18,8 @@ from django.core.exceptions import EmptyResultSet
 from django.db import connections
 from django.db.models import BigIntegerField, Expression, IntegerField, QuerySet, Subquery
 
-from durable.conf import conf
 from durable.inspection.humanize import thousands
+from durable.inspection.reading import read_alias
 from durable.models.rows import pack, unpack
 
 
@@ -53,7 +53,7 @@ class OfEach:
 
     def compiled(self) -> Iterator[tuple[str, Sequence[Any]]]:
         """Yield SQL and parameters for each key. Raises EmptyResultSet if the queryset is known to be empty."""
-        sql, given = self.queryset.query.get_compiler(using=conf.DATABASE).as_sql()
+        sql, given = self.queryset.query.get_compiler(using=read_alias()).as_sql()
         for key in self.keys:
             yield sql, [key if isinstance(each, Key) else each for each in given]
 
@@ -105,13 +105,13 @@ def keys_with_slots(limit: str, most: int) -> list[str]:
 
 
 def _keys(scan: str, limit: str, most: int) -> list[str]:
-    with connections[conf.DATABASE].cursor() as cursor:
+    with connections[read_alias()].cursor() as cursor:
         cursor.execute(scan, [pack(limit), pack(limit), most])
         return [unpack(name) for (name,) in cursor.fetchall()]
 
 
 def _names(scan: str, after: str, most: int) -> list[str]:
-    with connections[conf.DATABASE].cursor() as cursor:
+    with connections[read_alias()].cursor() as cursor:
         cursor.execute(scan, [pack(after), most])
         return [unpack(name) for (name,) in cursor.fetchall()]
 
@@ -246,7 +246,7 @@ def _compiled(queryset: _Source) -> Iterable[tuple[str, Sequence[Any]]]:
     """Return SQL and parameters of the queryset, or of each one of an OfEach."""
     if isinstance(queryset, OfEach):
         return queryset.compiled()
-    return [queryset.query.get_compiler(using=conf.DATABASE).as_sql()]
+    return [queryset.query.get_compiler(using=read_alias()).as_sql()]
 
 
 def _together(what: str, querysets: Sequence[_Source], group: str = "") -> list[tuple[Any, ...]]:
@@ -262,6 +262,6 @@ def _together(what: str, querysets: Sequence[_Source], group: str = "") -> list[
         first += _number_of([queryset])
     if not selects:
         return []
-    with connections[conf.DATABASE].cursor() as cursor:
+    with connections[read_alias()].cursor() as cursor:
         cursor.execute(" UNION ALL ".join(selects), parameters)
         return list(cursor.fetchall())

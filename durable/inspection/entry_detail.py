@@ -15,7 +15,6 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
-from durable.conf import conf
 from durable.core.children.entries import AGAIN
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.errors import ErrorInfo
@@ -27,6 +26,7 @@ from durable.core.tags import PRUNED
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.humanize import moment, thousands
 from durable.inspection.payloads import PAGE_BYTES, TooLarge, payload, read_within, redacted, redacted_traceback
+from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import shown_tags, tags_note
 from durable.inspection.wording import source_in_words, state_in_words
 from durable.models import Attempt, Entry, QueueMessage, Run, StepSave
@@ -155,14 +155,14 @@ class EntryDetail:
 
 def read_entry_detail(run: Run, location: str, *, with_payloads: bool, most: int = PAGE_BYTES) -> EntryDetail | None:
     """Return the entry at `location`, or None. A few statements; values of more than `most` bytes are not read."""
-    found = Entry.objects.using(conf.DATABASE).filter(run=run, location=location)
+    found = Entry.objects.using(read_alias()).filter(run=run, location=location)
     entry = found.select_related("metadata").defer("output", "arguments", "data").first()
     if entry is None:
         return None
     read = _read(run, entry, found, most) if with_payloads else None
     if not isinstance(read, list):
         _read_facts(entry)
-    attempts = Attempt.objects.using(conf.DATABASE).filter(run=run, location=location).order_by("-id")[:MOST]
+    attempts = Attempt.objects.using(read_alias()).filter(run=run, location=location).order_by("-id")[:MOST]
     outcome = outcome_of(run.id, location, with_errors=True) if entry.kind in FORKS else None
     return EntryDetail(
         entry=entry,
@@ -185,7 +185,7 @@ def inbox(run: Run, *, newest: int = MOST) -> list[QueueMessage]:
 
 def newest_messages(run: Run, most: int) -> QuerySet[QueueMessage]:
     """Return the run's newest messages, the newest first."""
-    return QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order")[:most]
+    return QueueMessage.objects.using(read_alias()).filter(run=run).order_by("-order")[:most]
 
 
 def _read(run: Run, entry: Entry, found: QuerySet[Entry], most: int) -> list[Field] | TooLarge:
@@ -200,7 +200,7 @@ def _read(run: Run, entry: Entry, found: QuerySet[Entry], most: int) -> list[Fie
 
 def _read_facts(entry: Entry) -> None:
     """Load the part of the entry's data without payloads."""
-    entry.data = dict(long_data(conf.DATABASE, [(entry.pk, 0)])).get(entry.pk, {})
+    entry.data = dict(long_data(read_alias(), [(entry.pk, 0)])).get(entry.pk, {})
     entry.output = entry.arguments = None
 
 
@@ -294,7 +294,7 @@ def _fields(run: Run, entry: Entry) -> Iterator[Field]:
             name = "output" if each is output else "arguments"
             yield Field(name=name, value=payload(run.workflow, field_of(each, place), each.text, each.place))
     if entry.kind == EntryKind.STEP and entry.metadata.status != EntryStatus.COMPLETED:
-        saved = StepSave.objects.using(conf.DATABASE).filter(run=run, location=place).first()
+        saved = StepSave.objects.using(read_alias()).filter(run=run, location=place).first()
         if saved is not None:
             at = Place(run.id, "saved", place)
             yield Field(name="saved", value=payload(run.workflow, f"saved:{place}", saved.details, at))

@@ -15,11 +15,11 @@ from django.db.models import Case, DateTimeField, Expression, F, Q, QuerySet, Va
 from django.db.models.functions import Coalesce, Greatest, Least
 from django.utils.dateparse import parse_datetime
 
-from durable.conf import conf
 from durable.core.location import unescape
 from durable.inspection.history_counts import remembered, stored
 from durable.inspection.humanize import shortened
 from durable.inspection.payloads import redacted_error
+from durable.inspection.reading import read_alias
 from durable.inspection.undone import handler_attempts, stuck_step
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 
@@ -169,19 +169,19 @@ def _of_stopped_compensation(run: Run) -> Iterator[Event]:
 
 
 def _failed(run: Run, part: _Slice) -> Iterator[Event]:
-    found = Attempt.objects.using(conf.DATABASE).filter(run=run)
+    found = Attempt.objects.using(read_alias()).filter(run=run)
     for key, (location, number, worker) in part.of(found, "finished_at", "location", "number", "worker"):
         yield Event(key=key, what="attempt failed", kind="step", location=location, attempt=number, by=worker)
 
 
 def _sent(run: Run, part: _Slice) -> Iterator[Event]:
-    found = QueueMessage.objects.using(conf.DATABASE).filter(run=run)
+    found = QueueMessage.objects.using(read_alias()).filter(run=run)
     for key, (queue, location) in part.of(found, "sent_at", "queue", "received_by", row="order"):
         yield Event(key=key, what="message sent", location=location, detail=unescape(queue))
 
 
 def _acted(run: Run, part: _Slice) -> Iterator[Event]:
-    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id, outcome="done")
+    found = OperatorAction.objects.using(read_alias()).filter(run_id=run.id, outcome="done")
     for key, (action, label, source, reason) in part.of(
         found, "created_at", "action", "actor_label", "source", "reason"
     ):
@@ -245,7 +245,7 @@ def _of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> S
     """Return the events of entries; one statement, which sorts entries by the first remaining event of each."""
     never = _FIRST if is_newest_first else _LAST
     left = {rank: _left(rank, moment, after, never, is_newest_first) for rank, (moment, _) in _OF_ENTRIES.items()}
-    recorded = EntryMetadata.objects.using(conf.DATABASE).of_runs(run.id)
+    recorded = EntryMetadata.objects.using(read_alias()).of_runs(run.id)
     found: QuerySet[Any] = recorded.annotate(left=(Greatest if is_newest_first else Least)(*left.values()))
     ranks = sorted(left, reverse=is_newest_first)
     rank = Case(*(When(left=left[each], then=Value(each)) for each in ranks), default=Value(0))
@@ -281,10 +281,10 @@ def _is_behind(key: EventKey, after: EventKey | None, *, is_newest_first: bool) 
 def _in_full(run: Run, events: Sequence[Event]) -> list[Event]:
     """Add the places of entries and the errors of failed attempts to the events; two statements."""
     keys = {event.key.row for event in events if event.key.rank in _OF_ENTRIES}
-    entries = Entry.objects.using(conf.DATABASE).filter(pk__in=keys).order_by()
+    entries = Entry.objects.using(read_alias()).filter(pk__in=keys).order_by()
     places = {key: (location, kind) for key, location, kind in entries.values_list("pk", "location", "kind")}
     failed = {event.key.row for event in events if event.key.rank == _FAILED}
-    attempts = Attempt.objects.using(conf.DATABASE).filter(pk__in=failed).order_by()
+    attempts = Attempt.objects.using(read_alias()).filter(pk__in=failed).order_by()
     errors = dict(attempts.values_list("pk", "error"))
     shown = []
     for event in events:

@@ -26,6 +26,7 @@ from durable.inspection.entry_detail import recovered_note, whole_data
 from durable.inspection.humanize import either, relative, shortened, span, thousands, until
 from durable.inspection.limits import Line, RateWait, line_of, rate_wait_of
 from durable.inspection.payloads import redacted, redacted_error
+from durable.inspection.reading import read_alias
 from durable.inspection.undone import Undone
 from durable.inspection.wording import LOCAL, MOST, command, display_location, state_in_words, told_divergence
 from durable.models import ChildGroup, Entry, Run, Turn
@@ -322,7 +323,7 @@ _BY_ERROR: Final[Mapping[str, Callable[[Facts], Explanation]]] = {
 
 def waiting_for_map(run: Run, awaited: Sequence[str]) -> str | None:
     """Say what the run waits for, if that includes a group of children; else None."""
-    groups = ChildGroup.objects.using(conf.DATABASE).filter(id__in=list(awaited))
+    groups = ChildGroup.objects.using(read_alias()).filter(id__in=list(awaited))
     group = groups.select_related("tally").order_by("position").first()
     if group is None:
         return None
@@ -352,7 +353,7 @@ def _compensating(run: Run, group: ChildGroup) -> str:
         "running": thousands(tally.running + tally.waiting),
         "size": thousands(group.size),
     }
-    entries = Entry.objects.using(conf.DATABASE).filter(run_id=run.id, location=group.location)
+    entries = Entry.objects.using(read_alias()).filter(run_id=run.id, location=group.location)
     data: Mapping[str, Any] | None = entries.values_list("data", flat=True).first()
     left = None if data is None else data.get("rollback", {}).get(UNDONE_FROM)
     if left is not None:
@@ -368,7 +369,7 @@ def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
     if run.state not in (RunState.RUNNING, RunState.PENDING):
         return ""
     maps = [each.pk for each in entries if each.kind == EntryKind.MAP]
-    found = Entry.objects.using(conf.DATABASE).filter(pk__in=maps).order_by("ordinal") if maps else ()
+    found = Entry.objects.using(read_alias()).filter(pk__in=maps).order_by("ordinal") if maps else ()
     for entry in found:
         if note := recovered_note(whole_data(entry)):
             return _('Map "%(map)s": %(note)s') % {"map": display_location(entry.location), "note": note}
@@ -382,7 +383,7 @@ def turn_note(run: Run, within: RunQuerySet | None = None) -> str | None:
     """
     if run.parent_id is None:
         return None
-    turns = Turn.objects.using(conf.DATABASE).filter(run_id=run.id).select_related("group__tally")
+    turns = Turn.objects.using(read_alias()).filter(run_id=run.id).select_related("group__tally")
     turn = turns.first()
     if turn is None:
         return None
@@ -632,7 +633,7 @@ def compensating_children(facts: Facts) -> str | None:
 
 
 def _oldest_of(children: Sequence[str]) -> Run | None:
-    runs = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN])
+    runs = Run.objects.using(read_alias()).filter(id__in=children[:_SHOWN])
     return runs.order_by("created_at", "id").first()
 
 

@@ -18,7 +18,6 @@ from typing import Final
 from django.db.models import Max, Q
 from django.utils.translation import gettext as _
 
-from durable.conf import conf
 from durable.core.mistakes import has_stopped
 from durable.core.names.renames import names_of_queue
 from durable.core.records import EntryStatus, Hold, HoldKind, RunState
@@ -30,6 +29,7 @@ from durable.inspection.explain_states import Explanation, Facts, recovering_not
 from durable.inspection.family import FamilyCounts, children_left_note, failed_note, pause_note
 from durable.inspection.humanize import thousands
 from durable.inspection.queues import find_hold, messages_left_note
+from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import limits_note, rank_note
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.inspection.wording import command
@@ -88,16 +88,16 @@ def misfit_of(run: Run, now: datetime) -> Misfit:
     """Return the builds that matter for a run that diverged or was stopped by a mistake; at most four statements."""
     living = _living(now)
     if run.state == RunState.FAILED:
-        failure = Failure.objects.using(conf.DATABASE).filter(run=run).first()
+        failure = Failure.objects.using(read_alias()).filter(run=run).first()
         met, since = ("", run.finished_at or now) if failure is None else (failure.build, failure.failed_at)
     else:
         builds = _builds(living, run.queue)
         met, since = builds[0] if len(builds) == 1 else "", run.diverged_at or now
     recorded = ""
-    if met or Build.objects.using(conf.DATABASE).exists():
-        entries = EntryMetadata.objects.using(conf.DATABASE).filter(entry__run=run)
+    if met or Build.objects.using(read_alias()).exists():
+        entries = EntryMetadata.objects.using(read_alias()).filter(entry__run=run)
         newest = entries.aggregate(newest=Max("created_at"))["newest"] or run.started_at or run.created_at
-        named = Build.objects.using(conf.DATABASE).filter(first_seen_at__lte=newest).order_by("-first_seen_at")
+        named = Build.objects.using(read_alias()).filter(first_seen_at__lte=newest).order_by("-first_seen_at")
         recorded = named.values_list("name", flat=True).first() or ""
     return Misfit(
         recorded=recorded,
@@ -113,12 +113,12 @@ def misfits_of_failed(ids: Iterable[str], now: datetime) -> set[str]:
     if not wanted:
         return set()
     living = _living(now)
-    failures = Failure.objects.using(conf.DATABASE).filter(run__in=wanted)
+    failures = Failure.objects.using(read_alias()).filter(run__in=wanted)
     return {each.run_id for each in failures if _is_alone(living, each.queue, each.build, each.failed_at)}
 
 
 def _living(now: datetime) -> list[WorkerProcess]:
-    rows = WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__gte=now - DEAD_AFTER)
+    rows = WorkerProcess.objects.using(read_alias()).filter(last_seen_at__gte=now - DEAD_AFTER)
     return list(rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-started_at")[:_MOST])
 
 
@@ -167,7 +167,7 @@ def backlog_note(run: Run, now: datetime) -> str:
 
 
 def _before(run: Run, now: datetime) -> Count:
-    due = Run.objects.using(conf.DATABASE).filter(queue=run.queue, wake_at__isnull=False)
+    due = Run.objects.using(read_alias()).filter(queue=run.queue, wake_at__isnull=False)
     due = due.exclude(state=RunState.PAUSED.value).filter(wake_at__lte=run.wake_at)
     due = due.exclude(wake_at=run.wake_at, id__gte=run.id)
     free = due.filter(Q(lease_expires_at=None) | Q(lease_expires_at__lte=now)).order_by("queue", "wake_at", "id")
@@ -177,12 +177,12 @@ def _before(run: Run, now: datetime) -> Count:
 
 def _workers(queue: str, now: datetime) -> tuple[int, int]:
     """Count the workers that serve the queue, and those among them that execute as many runs as they can."""
-    rows = WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__gte=now - DEAD_AFTER)
+    rows = WorkerProcess.objects.using(read_alias()).filter(last_seen_at__gte=now - DEAD_AFTER)
     living = rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-last_seen_at")[:_WORKERS]
     slots = {each.name: each.slots for each in living if each.serves_all or queue in each.queues}
     if not slots:
         return 0, 0
-    held = Run.objects.using(conf.DATABASE).filter(lease_expires_at__gt=now, worker__in=list(slots))
+    held = Run.objects.using(read_alias()).filter(lease_expires_at__gt=now, worker__in=list(slots))
     numbers = Counter(held.order_by("lease_expires_at").values_list("worker", flat=True)[:_CAP])
     return len(slots), sum(numbers[name] >= number for name, number in slots.items())
 
@@ -255,7 +255,7 @@ def _explained_fully(
         stuck_at = "" if stuck is None else stuck.location
         found = explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, stuck_at=stuck_at)
         return _with_builds(found, run, now) if _is_misfit(run) else found
-    unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
+    unreceived = QueueMessage.objects.using(read_alias()).filter(run=run, state="pending").order_by("order")
     running = activities_of(run, now, within)
     is_due = run.wake_at is not None and run.wake_at <= now
     paused = find_hold(HoldKind.QUEUE, run.queue) if is_due or Summary.load(run.summary).is_in_line else None
@@ -299,7 +299,7 @@ def open_entries(run_id: str, open_keys: Sequence[int] | None = None) -> list[En
 
     See `explain_fully` for `open_keys`.
     """
-    entries = Entry.objects.using(conf.DATABASE)
+    entries = Entry.objects.using(read_alias())
     if open_keys is None:
         found = entries.few_of(run_id, ~Q(status=EntryStatus.COMPLETED.value))
     else:

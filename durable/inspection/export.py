@@ -14,16 +14,15 @@ from typing import Any, Final
 
 from django.db.models import QuerySet
 
-from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
 from durable.core.places import Place, of_message, values_of
 from durable.core.summary import Summary
 from durable.inspection.actions import detail_without_runs
-from durable.inspection.database import reading
 from durable.inspection.entry_detail import entry_facts, field_of
 from durable.inspection.family import count_children, family_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
+from durable.inspection.reading import read_alias, reading
 from durable.inspection.run_facts import key_data, limits_data, rank_data, tags_data, tags_of
 from durable.inspection.run_rules import existing_among
 from durable.inspection.schedules import tick_data, tick_of
@@ -253,16 +252,16 @@ def _text(moment: datetime | None) -> str | None:
 
 
 def _entries(run: Run) -> QuerySet[Entry]:
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id)
+    found = Entry.objects.using(read_alias()).with_metadata_of(run.id)
     return found.select_related("metadata").order_by("ordinal")
 
 
 def _of(model: Any, order: str) -> Callable[[Run], QuerySet[Any]]:
-    return lambda run: model.objects.using(conf.DATABASE).filter(run=run).order_by(order)
+    return lambda run: model.objects.using(read_alias()).filter(run=run).order_by(order)
 
 
 def _actions(run: Run) -> QuerySet[OperatorAction]:
-    return OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("created_at", "id")
+    return OperatorAction.objects.using(read_alias()).filter(run_id=run.id).order_by("created_at", "id")
 
 
 _PARTS: Final = (

@@ -18,13 +18,13 @@ from django.db.models.lookups import Contains
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durable.conf import conf
 from durable.core.children.entries import START
 from durable.core.ids import MAX_ID
 from durable.core.records import ENDED, EntryKind, RunState, WhenParentEnds
 from durable.core.tally import Tally
 from durable.inspection.counting import Count, cross_tally
 from durable.inspection.humanize import shortened
+from durable.inspection.reading import read_alias
 from durable.inspection.wording import command
 from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.rows import unpack
@@ -133,12 +133,12 @@ class ChildPage:
 
 def has_children() -> bool:
     """Return whether any run is a child; if none is, a list of roots need not filter. One look at an index."""
-    return Child.objects.using(conf.DATABASE).order_by("pk").values_list("pk").first() is not None
+    return Child.objects.using(read_alias()).order_by("pk").values_list("pk").first() is not None
 
 
 def is_child(run_id: str) -> bool:
     """Return whether another run's code has started the run as its child; a run started by a step does not count."""
-    return Child.objects.using(conf.DATABASE).filter(pk=run_id).exists()
+    return Child.objects.using(read_alias()).filter(pk=run_id).exists()
 
 
 def list_parents(run: Run, within: RunQuerySet | None = None) -> list[Run]:
@@ -146,7 +146,7 @@ def list_parents(run: Run, within: RunQuerySet | None = None) -> list[Run]:
 
     The chain ends before a run that `within` leaves out.
     """
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    runs = Run.objects.using(read_alias()) if within is None else within
     chain: list[Run] = []
     above = run.parent_id
     while above is not None and len(chain) < MOST_PARENTS:
@@ -196,7 +196,7 @@ def list_children(
     if group is not None:
         found = found.filter(group=group)
     rows = list(found[: limit + 1])
-    runs = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk([each.run_id for each in rows[:limit]])
+    runs = Run.objects.using(read_alias()).defer("input", "output").in_bulk([each.run_id for each in rows[:limit]])
     shown = [
         ChildRow(run=runs[each.run_id], location=each.location, group=each.group or "", position=each.position)
         for each in rows[:limit]
@@ -266,31 +266,31 @@ class FailedChildren:
         children = _children(self.parent, None).order_by("position")
         if self.group is not None:
             children = children.filter(group=self.group)
-        workflow = Run.objects.using(conf.DATABASE).filter(pk=OuterRef("run_id")).values("workflow")[:1]
+        workflow = Run.objects.using(read_alias()).filter(pk=OuterRef("run_id")).values("workflow")[:1]
         children = children.annotate(of_workflow=Subquery(workflow))
         numbers: Counter[tuple[str, str]] = Counter()
         for state, name, number in cross_tally(children, ["in_state", "of_workflow"], CAP + 1):
             numbers[state, unpack(name) if state in states else ""] += number
         is_partial = numbers.total() > CAP
-        itself = Run.objects.using(conf.DATABASE).filter(pk__in=self._itself()).values_list("workflow", flat=True)
+        itself = Run.objects.using(read_alias()).filter(pk__in=self._itself()).values_list("workflow", flat=True)
         numbers.update((_FAILED, name) for name in itself)
         return Tally(numbers=+numbers, partial=frozenset(RunState) if is_partial else frozenset())
 
     def failed(self) -> Sequence[tuple[RunQuerySet, bool]]:
         """Return the failed runs, as disjoint querysets."""
-        runs = Run.objects.using(conf.DATABASE).filter(state=_FAILED)
+        runs = Run.objects.using(read_alias()).filter(state=_FAILED)
         children = _all(self.parent).order_by("position")
         if self.group is not None:
             children = children.filter(group=self.group)
         return [(runs.filter(pk__in=children.values("pk")[:CAP]), False), (runs.filter(pk=self.parent), False)]
 
     def _itself(self) -> list[str]:
-        itself = Run.objects.using(conf.DATABASE).filter(pk=self.parent, state=_FAILED)
+        itself = Run.objects.using(read_alias()).filter(pk=self.parent, state=_FAILED)
         return list(itself.values_list("pk", flat=True))
 
 
 def _all(run_id: str) -> QuerySet[Child]:
-    return Child.objects.using(conf.DATABASE).filter(parent_id=run_id)
+    return Child.objects.using(read_alias()).filter(parent_id=run_id)
 
 
 def _children(run_id: str, within: RunQuerySet | None) -> QuerySet[Any]:
@@ -298,7 +298,7 @@ def _children(run_id: str, within: RunQuerySet | None) -> QuerySet[Any]:
 
     The state is looked up for each: with a join, PostgreSQL might read the table of all runs.
     """
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    runs = Run.objects.using(read_alias()) if within is None else within
     state = runs.order_by().filter(pk=OuterRef("run_id")).values("state")[:1]
     found = _all(run_id).annotate(in_state=Subquery(state))
     return found if within is None else found.filter(in_state__isnull=False)
@@ -317,7 +317,7 @@ def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
     if not Run.cascade.is_cached(run) or getattr(run, "cascade", None) is None:
         return ""
     wanted = Q(when_parent_ends=WhenParentEnds.CANCEL.value) | Q(is_dropped=True)
-    children = Child.objects.using(conf.DATABASE).filter(wanted, parent=run.pk).exclude(run__state__in=_ENDING)
+    children = Child.objects.using(read_alias()).filter(wanted, parent=run.pk).exclude(run__state__in=_ENDING)
     if within is not None:
         children = children.filter(run__in=within.order_by().values("pk"))
     left = children.filter(run__pending_request="").order_by("position").values("pk")[: _CAP + 1].count()
@@ -383,9 +383,7 @@ def failed_note(run: Run, children: FamilyCounts | None = None, within: RunQuery
 
 def cancel_note(run: Run, within: RunQuerySet | None = None) -> str:
     """Say that the open children of a run are cancelled with it; "" without any."""
-    cancelled = Child.objects.using(conf.DATABASE).filter(
-        parent_id=run.id, when_parent_ends=WhenParentEnds.CANCEL.value
-    )
+    cancelled = Child.objects.using(read_alias()).filter(parent_id=run.id, when_parent_ends=WhenParentEnds.CANCEL.value)
     if within is not None:
         cancelled = cancelled.filter(run__in=within.order_by().values("pk"))
     if not cancelled.order_by("parent_id", "position").values_list("pk").first():
@@ -401,7 +399,7 @@ VERB_NOTES: Final[Mapping[str, Callable[[Run, RunQuerySet | None], str]]] = {"pa
 
 
 def _has_children(run: Run) -> bool:
-    children = Child.objects.using(conf.DATABASE).filter(parent_id=run.id)
+    children = Child.objects.using(read_alias()).filter(parent_id=run.id)
     return children.order_by("position").values_list("pk").first() is not None
 
 
@@ -455,11 +453,11 @@ def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecover
     if run.finished_at is None:
         return None
     # looked up for each child along the index of runs: with a join, the whole log might be read
-    actions = OperatorAction.objects.using(conf.DATABASE).filter(
+    actions = OperatorAction.objects.using(read_alias()).filter(
         run_id=OuterRef("run_id"), action="recover", outcome="done"
     )
     newest = actions.order_by("-created_at", "-id").values("id")[:1]
-    children = Child.objects.using(conf.DATABASE).filter(parent_id=run.id).order_by("position")
+    children = Child.objects.using(read_alias()).filter(parent_id=run.id).order_by("position")
     if within is not None:
         children = children.filter(run__in=within.order_by().values("pk"))
     rows = cross_tally(children.annotate(of_action=Subquery(newest)), ["of_action", "location"], _RECOVERIES_CAP + 1)
@@ -467,7 +465,7 @@ def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecover
     if not places:
         return None
     read = _read_at(run.id, set(places.values()))
-    recoveries = OperatorAction.objects.using(conf.DATABASE).filter(pk__in=list(places))
+    recoveries = OperatorAction.objects.using(read_alias()).filter(pk__in=list(places))
     since = [
         (moment, action)
         for action, moment in recoveries.values_list("pk", "created_at")
@@ -476,7 +474,7 @@ def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecover
     if not since:
         return None
     is_capped = sum(number for *_, number in rows) > _RECOVERIES_CAP
-    last = OperatorAction.objects.using(conf.DATABASE).filter(pk=max(since)[1]).first()
+    last = OperatorAction.objects.using(read_alias()).filter(pk=max(since)[1]).first()
     is_after_end = min(since)[0] > run.finished_at
     if last is None:
         return None
@@ -485,7 +483,7 @@ def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecover
 
 def _read_at(run_id: str, places: Collection[str]) -> dict[str, datetime]:
     """Return when the operations at these locations (maps, and calls of children) have read their children's ends."""
-    entries = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__in=sorted(places)[:_MOST_PLACES])
+    entries = Entry.objects.using(read_alias()).filter(run=run_id, location__in=sorted(places)[:_MOST_PLACES])
     text = ExpressionWrapper(F("data"), TextField())
     starts = Q(Contains(text, f'"action":"{START}"'), kind=EntryKind.CHILD.value)  # their ends are read at other places
     read = entries.exclude(starts).annotate(read_at=Coalesce("metadata__completed_at", "metadata__last_attempt_at"))

@@ -16,7 +16,6 @@ from django.db.models.functions import Substr
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from durable.conf import conf
 from durable.core.own_runs import BULK, is_stopped
 from durable.core.records import ENDED, Hold, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
@@ -31,6 +30,7 @@ from durable.inspection.humanize import quoted, shortened, span, thousands
 from durable.inspection.limits import IdleSlot, KeptSlot, LongLine, StillLine, slot_troubles
 from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
+from durable.inspection.reading import read_alias
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.wording import command, worker_command
@@ -100,7 +100,7 @@ def collect_findings(
 
     `workers` and `failed` are the results of `worker_overview()` and `failed_runs()`, which a page also shows.
     """
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    runs = Run.objects.using(read_alias()) if within is None else within
     failed = failed_runs(within) if failed is None else failed
     paused, held = all_holds()
     slots = slot_troubles(now, within)
@@ -186,7 +186,7 @@ def _lost_commits(runs: RunQuerySet, now: datetime) -> list[Finding]:
 
     Workers log that twice for each run, once without the run, so that an index finds it among few rows.
     """
-    notes = OperatorAction.objects.using(conf.DATABASE).filter(action=LOST_COMMITS)
+    notes = OperatorAction.objects.using(read_alias()).filter(action=LOST_COMMITS)
     newest = notes.filter(run_id="", created_at__gte=now - _DAY).order_by("-created_at", "-id")
     moments = list(newest.values_list("created_at", flat=True)[: CAP + 1])
     if not moments:
@@ -284,7 +284,7 @@ def _snapshots() -> list[Finding]:
 
 
 def _retention(now: datetime) -> list[Finding]:
-    since = waiting_since()
+    since = waiting_since(read_alias())
     if since is None or (now - since).total_seconds() < LATE_PRUNING:
         return []
     title = _("Runs past their RETENTION have waited to be deleted for %(span)s") % {

@@ -14,11 +14,11 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durable.conf import conf
 from durable.core.entry_shapes import readable
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape
 from durable.core.records import EntryKind, EntryStatus, RunState
+from durable.inspection.reading import read_alias
 from durable.inspection.wording import display_location
 from durable.models import Entry, Run
 from durable.models.rows import ByteLength, in_batches, load_json
@@ -80,7 +80,7 @@ def read_outcomes(run_id: str, locations: Sequence[str] | None = None) -> dict[i
 
     One statement, and one more for each batch of long ones.
     """
-    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, kind__in=FORKS)
+    found = Entry.objects.using(read_alias()).filter(run=run_id, kind__in=FORKS)
     if locations is not None:
         found = found.filter(location__in=locations)
     return dict(_read(found, with_errors=False))
@@ -121,7 +121,7 @@ def read_fatal(run_id: str, origins: Sequence[str]) -> set[str]:
 
 def outcome_of(run_id: str, location: str, *, with_errors: bool = False) -> ForkOutcome | None:
     """Return the outcome of the join or race at a location; None if there is none."""
-    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location=location, kind__in=FORKS)
+    found = Entry.objects.using(read_alias()).filter(run=run_id, location=location, kind__in=FORKS)
     return next((outcome for _, outcome in _read(found, with_errors=with_errors)), None)
 
 
@@ -133,7 +133,7 @@ def innermost_failures(run_id: str, locations: Sequence[str]) -> dict[str, str]:
     """
     innermost = {location: location for location in locations}
     for _depth in range(_DEEPEST):
-        found = Entry.objects.using(conf.DATABASE).filter(
+        found = Entry.objects.using(read_alias()).filter(
             run=run_id, kind__in=FORKS, location__in=set(innermost.values())
         )
         inside: dict[str, str] = {}
@@ -156,7 +156,7 @@ def _read(found: QuerySet[Entry], *, with_errors: bool) -> Iterator[tuple[int, F
         else:
             yield key, _outcome(location, load_json(text), with_errors=with_errors)
     for keys in in_batches(long):
-        batch = Entry.objects.using(conf.DATABASE).filter(pk__in=keys).order_by()
+        batch = Entry.objects.using(read_alias()).filter(pk__in=keys).order_by()
         for key, location, data in batch.values_list("pk", "location", "data"):
             yield key, _outcome(location, data, with_errors=with_errors)
 

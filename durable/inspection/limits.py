@@ -43,6 +43,7 @@ from durable.inspection.counting import (
     sample_rows,
 )
 from durable.inspection.pagination import first_visible
+from durable.inspection.reading import read_alias
 from durable.models import Limit, RateKey, RateLimit, Reservation, Run, Slot
 from durable.models.rows import pack, unpack
 from durable.models.run import RunQuerySet
@@ -84,7 +85,7 @@ def lines_of(limit: str, keys: Sequence[str], *, most_held: int, most_waiting: i
     given: list[str | int] = [name, most_held, name, most_waiting, name]
     for number, key in enumerate(keys):
         given += [number, pack(key)]
-    with connections[conf.DATABASE].cursor() as cursor:
+    with connections[read_alias()].cursor() as cursor:
         cursor.execute(_LINES.format(keys=", ".join(["(%s, %s)"] * len(keys))), given)
         found = {
             number: KeyLine(held=held, waiting=waiting, oldest_at=None if since is None else moment_of(since))
@@ -146,13 +147,13 @@ class LimitSummary:
 
 def line_of(run_id: str) -> Line | None:
     """Return the line in which the run waits, the oldest one if there are several, or None."""
-    slots = Slot.objects.using(conf.DATABASE)
+    slots = Slot.objects.using(read_alias())
     mine = slots.filter(run_id=run_id, is_held=False).order_by("since", "id").first()
     if mine is None:
         return None
     line = slots.filter(limit=mine.limit, key=mine.key)
     ahead = line.filter(is_held=False, place__lt=mine.place)
-    limit = Limit.objects.using(conf.DATABASE).filter(name=mine.limit).first()
+    limit = Limit.objects.using(read_alias()).filter(name=mine.limit).first()
     holder = line.filter(is_held=True).select_related("run").order_by("since", "id").first()
     return Line(
         limit=mine.limit,
@@ -173,14 +174,14 @@ def list_limits(name: str = "", within: RunQuerySet | None = None, *, with_keys:
     With `within`, only keys of which one of these runs holds or awaits a slot. One statement, and with `with_keys` at
     most three more for each limit.
     """
-    limits = Limit.objects.using(conf.DATABASE).order_by("name")
+    limits = Limit.objects.using(read_alias()).order_by("name")
     found = limits.filter(name=name) if name else limits[:_LIMITS]
     return [_summary(each, _shown_keys(each.name, within) if with_keys else []) for each in found]
 
 
 def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
     """Return the slots of a key with their runs: those held longest, and the first places in line."""
-    rows = Slot.objects.using(conf.DATABASE).filter(limit=limit, key=key).select_related("run")
+    rows = Slot.objects.using(read_alias()).filter(limit=limit, key=key).select_related("run")
     rows = rows.defer("run__input", "run__output")
     held = rows.filter(is_held=True).order_by("since", "id")[:_SHOWN]
     return list(held), list(rows.filter(is_held=False).order_by("place")[:_SHOWN])
@@ -203,7 +204,7 @@ def _summary(limit: Limit, keys: Sequence[str]) -> LimitSummary:
 
 def _shown_keys(limit: str, within: RunQuerySet | None) -> list[str]:
     """Return the keys of a limit to list: those for which a run has waited longest, then others by name."""
-    rows = Slot.objects.using(conf.DATABASE).filter(limit=limit)
+    rows = Slot.objects.using(read_alias()).filter(limit=limit)
     if within is not None:
         mine = first_visible(rows.order_by("limit", "key"), within).values_list("key", flat=True)
         return list(dict.fromkeys(mine[:_PLACES]))[:_KEYS]
@@ -403,11 +404,11 @@ def count_slots(cap: int) -> list[LimitCounts]:
 
 
 def _limits() -> list[Limit]:
-    return list(Limit.objects.using(conf.DATABASE).order_by("name")[:_MOST_TROUBLED])
+    return list(Limit.objects.using(read_alias()).order_by("name")[:_MOST_TROUBLED])
 
 
 def _slots(within: RunQuerySet | None) -> QuerySet[Slot]:
-    slots = Slot.objects.using(conf.DATABASE)
+    slots = Slot.objects.using(read_alias())
     return slots.all() if within is None else slots.filter(run__in=within)
 
 
@@ -464,7 +465,7 @@ def _newest_held(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple
     wanted = Q()
     for limit, named in by_limit.items():
         wanted |= Q(limit=limit, key__in=named)
-    held = Slot.objects.using(conf.DATABASE).filter(wanted, is_held=True).values("limit", "key").order_by()
+    held = Slot.objects.using(read_alias()).filter(wanted, is_held=True).values("limit", "key").order_by()
     counted = held.annotate(held=CountOf("id"), newest=Max("since"))
     return {(each["limit"], each["key"]): (each["held"], each["newest"]) for each in counted}
 
@@ -542,12 +543,12 @@ class RateCounts:
 
 def rate_wait_of(run_id: str, now: datetime) -> RateWait | None:
     """Return the run's waiting attempt with the nearest moment, or None."""
-    rows = Reservation.objects.using(conf.DATABASE)
+    rows = Reservation.objects.using(read_alias())
     mine = rows.filter(run_id=run_id, at__gt=now).order_by("at", "id").first()
     if mine is None:
         return None
     ahead = rows.filter(limit=mine.limit, key=mine.key, at__gt=now, at__lt=mine.at)
-    limit = RateLimit.objects.using(conf.DATABASE).filter(name=mine.limit).first()
+    limit = RateLimit.objects.using(read_alias()).filter(name=mine.limit).first()
     before = ahead.order_by("limit", "key", "at")[:_PLACES].count()
     closing = closing_of(mine.limit, mine.key, now)
     return RateWait(
@@ -566,7 +567,7 @@ def rate_wait_of(run_id: str, now: datetime) -> RateWait | None:
 
 def _moment_anew(mine: Reservation, rate: Rate, now: datetime) -> datetime | None:
     """Return the moment that the first attempt of its key would get anew; None if that is no earlier."""
-    row = RateKey.objects.using(conf.DATABASE).filter(limit=mine.limit, key=mine.key).first()
+    row = RateKey.objects.using(read_alias()).filter(limit=mine.limit, key=mine.key).first()
     cell = Cell() if row is None else Cell(row.reserved, row.begun, row.put_off)
     begin_anew(cell)
     want = Want(units=mine.units, at=nanoseconds(now), may_begin=False)
@@ -577,14 +578,14 @@ def _moment_anew(mine: Reservation, rate: Rate, now: datetime) -> datetime | Non
 
 def closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:
     """Return the closing of a key or of all its limit's keys, whichever lasts longer; None while the key is open."""
-    rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key__in={"", key}, closed_until__gt=now)
+    rows = RateKey.objects.using(read_alias()).filter(limit=limit, key__in={"", key}, closed_until__gt=now)
     closings = [each for row in rows if (each := row.closing(now)) is not None]
     return max(closings, key=lambda each: each.until, default=None)
 
 
 def own_closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:
     """Return the closing of just this key ("" for the closing of all keys); None while it is open."""
-    row = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key=key).first()
+    row = RateKey.objects.using(read_alias()).filter(limit=limit, key=key).first()
     return None if row is None else row.closing(now)
 
 
@@ -596,14 +597,14 @@ def list_rates(
     With `within`, only keys for which one of these runs waits, and the key "". One statement, and one more for each
     limit; with `with_keys` at most four more for each.
     """
-    limits = RateLimit.objects.using(conf.DATABASE).order_by("name")
+    limits = RateLimit.objects.using(read_alias()).order_by("name")
     found = limits.filter(name=name) if name else limits[:_MOST_RATES]
     return [_rate_summary(each, _keys_of(each.name, now, within) if with_keys else [], now) for each in found]
 
 
 def reservations_of(limit: str, key: str, now: datetime) -> list[Reservation]:
     """Return the next waiting attempts of a key, with their runs."""
-    rows = Reservation.objects.using(conf.DATABASE).filter(limit=limit, key=key, at__gt=now).select_related("run")
+    rows = Reservation.objects.using(read_alias()).filter(limit=limit, key=key, at__gt=now).select_related("run")
     return list(rows.defer("run__input", "run__output").order_by("limit", "key", "at")[:_SHOWN])
 
 
@@ -612,12 +613,12 @@ def count_rates(now: datetime, cap: int) -> list[RateCounts]:
 
     Each count goes up to `cap`.
     """
-    names = list(RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_MOST_RATES])
+    names = list(RateLimit.objects.using(read_alias()).order_by("name").values_list("name", flat=True)[:_MOST_RATES])
     if not names:
         return []
-    rows = Reservation.objects.using(conf.DATABASE)
+    rows = Reservation.objects.using(read_alias())
     waiting = [rows.filter(limit=each).order_by("limit", "key", "at") for each in names]
-    closed = RateKey.objects.using(conf.DATABASE).filter(limit__in=names, closed_until__gt=now)
+    closed = RateKey.objects.using(read_alias()).filter(limit__in=names, closed_until__gt=now)
     closings = Counter(closed.order_by("limit").values_list("limit", flat=True)[:cap])
     counts = count_capped(waiting, cap)
     return [RateCounts(name=name, waiting=counts[number], closed=closings[name]) for number, name in enumerate(names)]
@@ -629,7 +630,7 @@ def unused_rates() -> list[str]:
     """
     named = set(conf.LIMITS)
     named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
-    names = RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_MOST_RATES]
+    names = RateLimit.objects.using(read_alias()).order_by("name").values_list("name", flat=True)[:_MOST_RATES]
     return [each for each in names if each not in named and not keys_awaited(each, 1)]
 
 
@@ -638,7 +639,7 @@ def refusal_of(run_id: str) -> str:
 
     A key of a limit remembers only its last refused start.
     """
-    rows = RateKey.objects.using(conf.DATABASE).filter(refused_run=run_id, refused_at__isnull=False)
+    rows = RateKey.objects.using(read_alias()).filter(refused_run=run_id, refused_at__isnull=False)
     found = rows.order_by("-refused_at").first()
     if found is None or found.last_refused is None:
         return ""
@@ -662,20 +663,20 @@ def _rate_summary(limit: RateLimit, keys: list[RateKeySummary], now: datetime) -
 
 def _keys_of(limit: str, now: datetime, within: RunQuerySet | None) -> list[RateKeySummary]:
     """Return the keys of a limit to list, with the number of waiting attempts and the time of the next one."""
-    waiting = Reservation.objects.using(conf.DATABASE)
+    waiting = Reservation.objects.using(read_alias())
     waiting = waiting.filter(limit=OuterRef("limit"), key=OuterRef("key"), at__gt=now).order_by("limit", "key", "at")
-    rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key__in=_shown_rate_keys(limit, within))
+    rows = RateKey.objects.using(read_alias()).filter(limit=limit, key__in=_shown_rate_keys(limit, within))
     told = rows.annotate(waiting=CappedCount(waiting, _PLACES), next_at=Subquery(waiting.values("at")[:1]))
     return sorted((_key(row, now) for row in told), key=lambda each: (-each.waiting, each.key))
 
 
 def _shown_rate_keys(limit: str, within: RunQuerySet | None) -> set[str]:
     """Sort the names of these keys: awaited ones, then closed ones, then by name; return the first."""
-    waiting = Reservation.objects.using(conf.DATABASE).filter(limit=limit)
+    waiting = Reservation.objects.using(read_alias()).filter(limit=limit)
     if within is not None:
         mine = first_visible(waiting.order_by("limit", "key", "at"), within).values_list("key", flat=True)
         return {"", *mine[:_PLACES]}
-    rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit)
+    rows = RateKey.objects.using(read_alias()).filter(limit=limit)
     keys = dict.fromkeys(keys_awaited(limit, _KEYS))
     if len(keys) < _KEYS:
         closed = rows.filter(closed_until__isnull=False).order_by("limit").values_list("key", flat=True)

@@ -31,10 +31,10 @@ from django.db.models.lookups import (
 )
 from django.db.models.sql.where import AND, WhereNode
 
-from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.records import RunState
 from durable.core.words import Sentence, gettext_noop
+from durable.inspection.reading import read_alias
 from durable.models import Failure, Run
 from durable.models.history import KeyIn
 from durable.models.rows import SafeTextField
@@ -301,10 +301,10 @@ def visible_failures(within: RunQuerySet, size: int) -> VisibleFailures:
 
     Only runs among the newest `size` failed runs count; all, if these runs are few.
     """
-    everyone: RunQuerySet = Run.objects.using(conf.DATABASE)
+    everyone: RunQuerySet = Run.objects.using(read_alias())
     end = end_of_window(_failed(everyone), within, RunOrder.NEWEST, size, "created_at")
     runs = _failed(within) if end is None else _failed(within).filter(end.up_to(RunOrder.NEWEST.key))
-    found = Failure.objects.using(conf.DATABASE).filter(KeyIn("run", runs.order_by().values("pk")), is_open=True)
+    found = Failure.objects.using(read_alias()).filter(KeyIn("run", runs.order_by().values("pk")), is_open=True)
     by_cause: dict[int, list[VisibleFailure]] = {}
     for row in found.order_by("-failed_at", "-run_id").values_list(*VisibleFailure._fields):
         by_cause.setdefault(row[0], []).append(VisibleFailure(*row))

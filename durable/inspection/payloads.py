@@ -50,6 +50,7 @@ from durable.core.names.renames import names_of_workflow
 from durable.core.places import Place, of_message
 from durable.inspection.counting import newest_rows, sample_rows
 from durable.inspection.humanize import printable, thousands
+from durable.inspection.reading import read_alias
 from durable.models import QueueMessage, Run
 from durable.models.rows import in_batches, unpack, weight
 from durable.models.run import RunQuerySet
@@ -398,7 +399,7 @@ class EditableInput:
 
 def recorded_input(run: Run) -> dict[str, Any] | None:
     """Return the run's decoded input; None if it is too large to edit, or cannot be read."""
-    found = read_within(Run.objects.using(conf.DATABASE).filter(pk=run.pk), "input", most=_MOST).get(run.pk)
+    found = read_within(Run.objects.using(read_alias()).filter(pk=run.pk), "input", most=_MOST).get(run.pk)
     if found is None or isinstance(found, TooLarge):
         return None
     try:
@@ -471,10 +472,10 @@ def former_messages(run: Run, queues: Iterable[str], within: RunQuerySet | None 
     `within` limits the other runs, for example to those that a user may see: the newest of these are searched.
     """
     wanted = list(dict.fromkeys(queues))
-    every = (Run.objects.using(conf.DATABASE) if within is None else within).order_by("-created_at", "-id")
+    every = (Run.objects.using(read_alias()) if within is None else within).order_by("-created_at", "-id")
     others = [every.filter(workflow=each) for each in names_of_workflow(run.workflow)]
     ids = dict.fromkeys([run.pk, *(unpack(each) for _, each in newest_rows(others, ["created_at", "id"], _RUNS))])
-    messages = QueueMessage.objects.using(conf.DATABASE)
+    messages = QueueMessage.objects.using(read_alias())
     samples = sample_rows([messages.filter(run=each).order_by("-order") for each in ids], ["id", "queue"], _EACH)
     newest: dict[str, str] = {}
     for sample in samples:

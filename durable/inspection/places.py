@@ -21,13 +21,13 @@ from django.db.models import BooleanField, CharField, ExpressionWrapper, F, Func
 from django.db.models.functions import Concat, Replace, StrIndex, Substr
 from django.utils.translation import gettext as _
 
-from durable.conf import conf
 from durable.core.location import is_within, unescape
 from durable.core.records import EntryKind, EntryStatus
 from durable.inspection.counting import grouped
 from durable.inspection.forks import FORKS, ForkOutcome
 from durable.inspection.history_counts import remembered
 from durable.inspection.progress import MOST_OPEN, OPEN, open_keys_of_long
+from durable.inspection.reading import read_alias
 from durable.models import Entry, Run
 from durable.models.rows import unpack
 
@@ -140,8 +140,8 @@ def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
     statements that count or search for open entries are skipped if the result is known and the run rests
     (`durable.inspection.history_counts`).
     """
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
-    if Entry.objects.using(conf.DATABASE).filter(run=run.id).order_by()[: EXACT + 1].count() <= EXACT:
+    found = Entry.objects.using(read_alias()).with_metadata_of(run.id).order_by("ordinal")
+    if Entry.objects.using(read_alias()).filter(run=run.id).order_by()[: EXACT + 1].count() <= EXACT:
         return Places(places=[alone(Record(*row)) for row in found.values_list(*COLUMNS)], is_exact=True)
     counts = remembered(
         run, "places", lambda: count_places(run), lambda found: sum(number for *_, number, _ in found["groups"])
@@ -156,7 +156,7 @@ def read_places_inside(run: Run, scope: str, opened: Iterable[Record]) -> Places
     Numbers before the end of `scope` stay. Two statements; three if there are more than `EXACT` entries, and two more
     if they have more than `MOST_PLACES` places.
     """
-    entries = Entry.objects.using(conf.DATABASE)
+    entries = Entry.objects.using(read_alias())
     within = entries.filter(at_or_below(scope), run=run.id)
     if within.order_by("location")[: EXACT + 1].count() <= EXACT:
         # so that metadata is looked up only for these, not for the whole run
@@ -218,7 +218,7 @@ def _all_groups(run_id: str, scope: str = "") -> tuple[list[_Group], bool]:
 
     With a scope, those at its location and inside it.
     """
-    found = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()
+    found = Entry.objects.using(read_alias()).filter(run=run_id).order_by()
     entries = found.filter(at_or_below(scope)) if scope else found
     groups = _groups(entries, _masked_below(F("location"), scope))
     is_coarse = len(groups) > MOST_PLACES
@@ -239,7 +239,7 @@ def _masked_below(location: Any, scope: str) -> Any:
 def _groups(entries: QuerySet[Entry], location: Any) -> list[_Group]:
     """Return the places, grouped by masked location; one statement."""
     entries = entries.annotate(masked=location)
-    is_postgresql = connections[conf.DATABASE].vendor == "postgresql"
+    is_postgresql = connections[read_alias()].vendor == "postgresql"
     keys = _KEYS_IN_POSTGRESQL if is_postgresql else _KEYS_ELSEWHERE
     found = f"MIN(ordinal), COUNT(*), MIN(pk), MAX(pk), {keys}"
     groups = grouped(entries, ["masked", "kind", "ordinal", "pk"], 2, found, MOST_PLACES + 1)
@@ -273,7 +273,7 @@ def _sampled(groups: Sequence[_Group]) -> dict[tuple[str, str], Place]:
     for location, kind, ordinal, count, keys in groups:
         place = places[location, kind] = Place(location=location, kind=kind, ordinal=ordinal, count=count)
         chosen |= dict.fromkeys(keys, place)
-    found = Entry.objects.using(conf.DATABASE).select_related("metadata").filter(pk__in=chosen).order_by()
+    found = Entry.objects.using(read_alias()).select_related("metadata").filter(pk__in=chosen).order_by()
     for key, *row in found.values_list("pk", *COLUMNS):
         chosen[key].records.append(Record(*row))
     return places
@@ -281,7 +281,7 @@ def _sampled(groups: Sequence[_Group]) -> dict[tuple[str, str], Place]:
 
 def _open(run_id: str, open_keys: Sequence[int] | None) -> list[Record]:
     """Return the newest entries that are not completed or whose compensation has failed; one statement."""
-    entries = Entry.objects.using(conf.DATABASE)
+    entries = Entry.objects.using(read_alias())
     found = entries.few_of(run_id, OPEN) if open_keys is None else entries.filter(pk__in=open_keys)
     found = found.filter(metadata__isnull=False).order_by("-ordinal")
     return [Record(*row) for row in found.values_list(*COLUMNS)[:MOST_OPEN]]

@@ -10,11 +10,11 @@ from django.db.models import Aggregate, Count, DurationField, ExpressionWrapper,
 from django.db.models.functions import Cast
 from django.utils import timezone
 
-from durable.conf import conf
 from durable.core.records import EntryStatus
 from durable.inspection import history_counts
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.history_counts import recalled, remembered
+from durable.inspection.reading import read_alias
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 
 MOST_OPEN: Final = 500  # entries
@@ -79,7 +79,7 @@ def _has_gap(run: Run, missing: int) -> bool:
     """Return whether more numbers are missing than the run has started children; one statement if any is missing."""
     if missing <= 0:
         return False
-    children = Child.objects.using(conf.DATABASE).filter(parent=run).order_by("position")
+    children = Child.objects.using(read_alias()).filter(parent=run).order_by("position")
     return children.values("pk")[: min(missing, _MOST_CHILDREN)].count() < min(missing, _MOST_CHILDREN)
 
 
@@ -98,7 +98,7 @@ def newest_open(run: Run) -> Sequence[int]:
     if counts is not None:
         keys: Sequence[int] = counts["open"]
         return keys
-    newest = Entry.objects.using(conf.DATABASE).few_of(run.id, OPEN).order_by("-ordinal").values_list("pk", flat=True)
+    newest = Entry.objects.using(read_alias()).few_of(run.id, OPEN).order_by("-ordinal").values_list("pk", flat=True)
     return remembered(run, "open", lambda: list(newest[:MOST_OPEN]))
 
 
@@ -111,7 +111,7 @@ def entries_counted(run: Run) -> int | None:
 def has_more_entries(run_id: str, number: int) -> bool:
     """Return whether a run has more than `number` entries; one statement, which reads no more than these."""
     # Without the order of the index, the whole table may be read up to the first entry of the run.
-    in_order = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by("location").values_list("location")
+    in_order = Entry.objects.using(read_alias()).filter(run=run_id).order_by("location").values_list("location")
     return bool(in_order[number : number + 1])
 
 
@@ -124,7 +124,7 @@ def count_progress(run: Run) -> dict[str, Any]:
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
     is_own = Q(last_attempt_at__gte=run.created_at) if run.replay_of_id else None
     found = (
-        EntryMetadata.objects.using(conf.DATABASE)
+        EntryMetadata.objects.using(read_alias())
         .of_runs(run.id)
         .aggregate(
             entries=Count("entry_id"),
@@ -141,7 +141,7 @@ def count_progress(run: Run) -> dict[str, Any]:
     keys = sorted(int(key) for key in (found["open"] or "").split(",") if key)
     lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
     is_own = Q(started_at__gte=run.created_at) if run.replay_of_id else None
-    attempts = Attempt.objects.using(conf.DATABASE).filter(run=run)
+    attempts = Attempt.objects.using(read_alias()).filter(run=run)
     failed = attempts.aggregate(took=Sum(lost, filter=is_own), number=Count("id"))
     return {
         **found,
@@ -157,7 +157,7 @@ def _newest_begin(run: Run, found: dict[str, Any], keys: Sequence[int]) -> int |
 
     Few open entries are enough to tell, because an entry ends after it began; if there are many, all entries are read.
     """
-    entries = Entry.objects.using(conf.DATABASE)
+    entries = Entry.objects.using(read_alias())
     is_told_by_open = found["ends"] == found["completed"] and len(keys) <= MOST_OPEN
     chosen = (
         entries.filter(pk__in=keys)

@@ -15,10 +15,10 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durable.conf import conf
 from durable.core.records import Hold, HoldKind, MessageState, RunState
 from durable.inspection.counting import Count, count_capped, moment_of, sample_rows
 from durable.inspection.humanize import decimal
+from durable.inspection.reading import read_alias
 from durable.inspection.workers import QueueState, Workers, WorkerState, serving, worker_overview
 from durable.models import HeldStart, KeyedSend, QueueMessage, Run, RunKey
 from durable.models import Hold as HoldModel
@@ -43,7 +43,7 @@ def all_holds() -> tuple[dict[str, Hold], dict[str, Hold]]:
     """Return the paused queues and the workflows whose new starts are held, by name; one statement."""
     queues: dict[str, Hold] = {}
     workflows: dict[str, Hold] = {}
-    for each in HoldModel.objects.using(conf.DATABASE).order_by("kind", "name")[: 2 * MOST]:
+    for each in HoldModel.objects.using(read_alias()).order_by("kind", "name")[: 2 * MOST]:
         found = queues if each.kind == HoldKind.QUEUE else workflows
         found[each.name] = each.record
     return queues, workflows
@@ -56,7 +56,7 @@ def held_workflows() -> dict[str, Hold]:
 
 def find_hold(kind: HoldKind, name: str) -> Hold | None:
     """Return the hold of this queue or workflow; None if there is none."""
-    found = HoldModel.objects.using(conf.DATABASE).filter(kind=kind.value, name=name).first()
+    found = HoldModel.objects.using(read_alias()).filter(kind=kind.value, name=name).first()
     return None if found is None else found.record
 
 
@@ -65,7 +65,7 @@ def count_held_starts(workflows: Iterable[str], within: RunQuerySet | None = Non
 
     `within` limits the runs, for example to those that a user may see.
     """
-    rows = HeldStart.objects.using(conf.DATABASE).order_by("workflow", "run_id")
+    rows = HeldStart.objects.using(read_alias()).order_by("workflow", "run_id")
     if within is not None:
         rows = rows.filter(run__in=within.order_by().values("pk"))
     names = list(workflows)
@@ -74,7 +74,7 @@ def count_held_starts(workflows: Iterable[str], within: RunQuerySet | None = Non
 
 
 def _holds(kind: HoldKind) -> dict[str, Hold]:
-    found = HoldModel.objects.using(conf.DATABASE).filter(kind=kind.value).order_by("name")
+    found = HoldModel.objects.using(read_alias()).filter(kind=kind.value).order_by("name")
     return {each.name: each.record for each in found[:MOST]}
 
 
@@ -89,13 +89,13 @@ def messages_left_note(run: Run, within: RunQuerySet | None = None) -> str:
     """
     if not run.message_count:
         return ""
-    pending = QueueMessage.objects.using(conf.DATABASE).filter(run=run.pk, state=_PENDING).order_by("order")
+    pending = QueueMessage.objects.using(read_alias()).filter(run=run.pk, state=_PENDING).order_by("order")
     left = pending.values("pk")[: _CAP + 1].count()
     notes = []
     if left:
         text = ngettext("%(number)s message was never received", "%(number)s messages were never received", left)
         notes.append(text % {"number": str(Count(number=min(left, _CAP), is_capped=left > _CAP))})
-    following = RunKey.objects.using(conf.DATABASE).filter(follows=run.pk).order_by("-taken_at")
+    following = RunKey.objects.using(read_alias()).filter(follows=run.pk).order_by("-taken_at")
     if within is not None:
         following = following.filter(run__in=within.order_by().values("pk"))
     if (other := following.values_list("run_id", flat=True).first()) is not None:
@@ -111,9 +111,9 @@ def completed_with_messages(runs: RunQuerySet, now: datetime, most: int) -> RunQ
     The newest first, among the newest `most` that ended.
     """
     recent = runs.filter(finished_at__gte=now - timedelta(days=1)).order_by("-finished_at").values("pk")[:most]
-    left = QueueMessage.objects.using(conf.DATABASE).filter(run=OuterRef("pk"), state=_PENDING)
-    keyed = left.filter(Exists(KeyedSend.objects.using(conf.DATABASE).filter(pk=OuterRef("pk"))))
-    ended = Run.objects.using(conf.DATABASE).filter(pk__in=recent, state=RunState.COMPLETED.value, message_count__gt=0)
+    left = QueueMessage.objects.using(read_alias()).filter(run=OuterRef("pk"), state=_PENDING)
+    keyed = left.filter(Exists(KeyedSend.objects.using(read_alias()).filter(pk=OuterRef("pk"))))
+    ended = Run.objects.using(read_alias()).filter(pk__in=recent, state=RunState.COMPLETED.value, message_count__gt=0)
     return ended.filter(Exists(keyed)).order_by("-finished_at")
 
 
@@ -185,7 +185,7 @@ def list_queues(
     chosen = [each for each in states.values() if name in (None, each.name)]
     if not chosen:
         return []
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    runs = Run.objects.using(read_alias()) if within is None else within
     due: list[QuerySet[Any]] = [runs.due(now).filter(queue=each.name).order_by("wake_at", "id") for each in chosen]
     counts, oldest = count_capped(due, CAP), sample_rows(due, ["wake_at"], 1)
     [held] = sample_rows([runs.filter(lease_expires_at__gt=now).order_by("lease_expires_at")], ["queue"], SAMPLE)

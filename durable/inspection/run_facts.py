@@ -13,7 +13,6 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durable.conf import conf
 from durable.core.limits.ranks import UNTAGGED, Ranking
 from durable.core.records import ENDED, HoldKind, KeyRecord, RunState
 from durable.core.tags import HASHED, MAX_TAGS, check_tag_name, tag_text
@@ -23,6 +22,7 @@ from durable.inspection.counting import Count, samples
 from durable.inspection.humanize import relative, span
 from durable.inspection.payloads import redacted
 from durable.inspection.queues import find_hold
+from durable.inspection.reading import read_alias
 from durable.models import Lane, Run, RunRank, RunTag
 from durable.models.run import RunQuerySet
 from durable.tag_hashes import sought
@@ -106,7 +106,7 @@ def rank_note(run: Run, now: datetime) -> str:
     is_held = run.lease_expires_at is not None and run.lease_expires_at > now
     if run.wake_at is None or run.wake_at > now or is_held or run.state == RunState.PAUSED:
         return ""
-    lanes = Lane.objects.using(conf.DATABASE).filter(queue=run.queue).order_by("-head_start")
+    lanes = Lane.objects.using(read_alias()).filter(queue=run.queue).order_by("-head_start")
     head_starts = list(lanes.values_list("head_start", flat=True)[:_LANES])
     if not head_starts or find_hold(HoldKind.QUEUE, run.queue) is not None:
         return ""
@@ -138,7 +138,7 @@ class _Before(NamedTuple):
         return Count(number=len(self.ids), is_capped=self.is_capped)
 
     def of(self, share: str) -> Count:
-        rows = RunRank.objects.using(conf.DATABASE).filter(run_id__in=self.ids, share=share)
+        rows = RunRank.objects.using(read_alias()).filter(run_id__in=self.ids, share=share)
         return Count(number=rows.count())
 
 
@@ -149,7 +149,7 @@ def _before(run: Run, head_starts: list[int], now: datetime) -> _Before:
     parts: list[RunQuerySet] = []
     for head_start in head_starts:
         until = own + timedelta(seconds=head_start)
-        lane = Run.objects.using(conf.DATABASE).filter(queue=run.queue, head_start=head_start, wake_at__lte=now)
+        lane = Run.objects.using(read_alias()).filter(queue=run.queue, head_start=head_start, wake_at__lte=now)
         lane = lane.exclude(state=RunState.PAUSED.value).filter(Q(lease_expires_at=None) | Q(lease_expires_at__lte=now))
         in_order = lane.order_by("start_tag", "wake_at", "id")
         parts += [in_order.filter(start_tag__lt=until), in_order.filter(start_tag=None, wake_at__lt=until)]
@@ -304,7 +304,7 @@ def checked_tags(tags: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]
 def names_of_tags(most: int = MOST_NAMES) -> list[str]:
     """Return the names of tags that runs have, at most `most` of them; a statement for each, along the index."""
     found: list[str] = []
-    rows = RunTag.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)
+    rows = RunTag.objects.using(read_alias()).order_by("name").values_list("name", flat=True)
     while len(found) < most:
         name = (rows.filter(name__gt=found[-1]) if found else rows).first()
         if name is None:
@@ -315,7 +315,7 @@ def names_of_tags(most: int = MOST_NAMES) -> list[str]:
 
 def tag_with_value(value: str) -> tuple[str, str] | None:
     """Return a tag with this value in any run, by name and value, or None."""
-    tags = RunTag.objects.using(conf.DATABASE)
+    tags = RunTag.objects.using(read_alias())
     for name in names_of_tags():
         try:
             if tags.filter(name=name, value__in=sought(name, value)).exists():
@@ -335,7 +335,7 @@ def tags_of(runs: Sequence[Run]) -> dict[str, list[Tag]]:
     """Return the tags of each of these runs, by the names of the tags; one statement."""
     workflows = {run.id: run.workflow for run in runs}
     found: dict[str, list[Tag]] = {run_id: [] for run_id in workflows}
-    rows = RunTag.objects.using(conf.DATABASE).filter(run__in=list(found)).order_by("run_id", "name")
+    rows = RunTag.objects.using(read_alias()).filter(run__in=list(found)).order_by("run_id", "name")
     for run_id, name, value in rows.values_list("run_id", "name", "value"):
         found[run_id].append(_tag(workflows[run_id], name, value))
     return found

@@ -16,7 +16,6 @@ from typing import Any, Final
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.lookups import Exact, IsNull
 
-from durable.conf import conf
 from durable.core import registry
 from durable.core.location import ANY_QUEUE, escape
 from durable.core.names.renames import names_of_workflow
@@ -27,6 +26,7 @@ from durable.inspection.counting import Count, Key, OfEach, moment_of, sample_ro
 from durable.inspection.explain_states import LATE
 from durable.inspection.pagination import FAILURE_KEY, KEY_OF_FAILURE, Cursor, RunOrder, end_of_window, has_own_index
 from durable.inspection.payloads import shown_with
+from durable.inspection.reading import read_alias
 from durable.inspection.workers import queues_with_runs
 from durable.models import Child, Failure, Run
 from durable.models.rows import unpack
@@ -92,7 +92,7 @@ def few_attended(now: datetime) -> Sequence[str] | None:
 
     Two statements.
     """
-    runs: RunQuerySet = Run.objects.using(conf.DATABASE)
+    runs: RunQuerySet = Run.objects.using(read_alias())
     late = runs.filter(wake_at__isnull=False).exclude(state=RunState.PAUSED.value).filter(_overdue(now))
     diverged = runs.filter(diverged_at__isnull=False).exclude(state__in=_ENDED).order_by("diverged_at")
     leased = runs.filter(_lost(now), lease_expires_at__isnull=False).order_by("lease_expires_at")
@@ -102,7 +102,7 @@ def few_attended(now: datetime) -> Sequence[str] | None:
 
 def few_diverged() -> Sequence[str] | None:
     """Return the ids of the open runs that have diverged; None if there are more than `FEW`. One statement."""
-    runs: RunQuerySet = Run.objects.using(conf.DATABASE)
+    runs: RunQuerySet = Run.objects.using(read_alias())
     return _few([runs.filter(diverged_at__isnull=False).exclude(state__in=_ENDED).order_by("diverged_at")])
 
 
@@ -197,7 +197,7 @@ class Lane:
 
     @property
     def _runs(self) -> RunQuerySet:
-        return self._along(Run.objects.using(conf.DATABASE) if self.within is None else self.within)
+        return self._along(Run.objects.using(read_alias()) if self.within is None else self.within)
 
     def _along(self, runs: RunQuerySet) -> RunQuerySet:
         if self.plan.tags:
@@ -229,7 +229,7 @@ class Lane:
     def _index(self) -> QuerySet[Any]:
         if self._failures is None:
             is_own = self.within is None or self._is_of_visible
-            return self._runs if is_own else self._along(Run.objects.using(conf.DATABASE))
+            return self._runs if is_own else self._along(Run.objects.using(read_alias()))
         return self._along_failures(self._failures)
 
     def _along_failures(self, failures: QuerySet[Failure]) -> QuerySet[Failure]:
@@ -254,7 +254,7 @@ class Lane:
 
     def of_any_cause(self) -> QuerySet[Failure]:
         """Return the failures of a cause, the `Key` of an `OfEach`, with the columns of a run's key."""
-        failures = Failure.objects.using(conf.DATABASE).filter(is_open=True, cause=Key())
+        failures = Failure.objects.using(read_alias()).filter(is_open=True, cause=Key())
         return self._along_failures(failures).annotate(created_at=F("run_created_at"), id=F("run_id"))
 
     def matching(self, window: int | None = None) -> tuple[RunQuerySet, Cursor | None]:
@@ -362,6 +362,6 @@ def _cursor(row: Sequence[Any], order: RunOrder) -> Cursor:
 def _in_full(keyed: Sequence[tuple[Cursor, Run | None]]) -> list[Run]:
     """Return the runs in order, reading those that were not read; one statement. Deleted ones are omitted."""
     missing = [key.id for key, run in keyed if run is None]
-    read = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk(missing) if missing else {}
+    read = Run.objects.using(read_alias()).defer("input", "output").in_bulk(missing) if missing else {}
     runs = [run or read.get(key.id) for key, run in keyed]
     return [run for run in runs if run is not None]

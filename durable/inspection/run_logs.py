@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from durable.conf import conf
 from durable.inspection.payloads import redacted
+from durable.inspection.reading import read_alias
 from durable.models import LogLine, Run
 
 #: The levels that a filter may name, by name.
@@ -44,7 +44,7 @@ def read_logs(
     `level` omits lines below it; `place`, a location or its beginning, omits lines of other steps. Without `after` they
     are the newest ones, or the newest before `before`; with `after` the first ones after it.
     """
-    lines = LogLine.objects.using(conf.DATABASE).filter(run=run)
+    lines = LogLine.objects.using(read_alias()).filter(run=run)
     if level:
         lines = lines.filter(level__gte=LEVELS[level])
     if place:
@@ -71,7 +71,7 @@ def read_logs(
 
 def newest_line(run: Run) -> int | None:
     """Return the key of the newest line of a run's log, or None."""
-    lines = LogLine.objects.using(conf.DATABASE).filter(run=run).order_by("-id")
+    lines = LogLine.objects.using(read_alias()).filter(run=run).order_by("-id")
     return lines.values_list("id", flat=True).first()
 
 

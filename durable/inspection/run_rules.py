@@ -12,6 +12,7 @@ from typing import Any
 from django.utils.module_loading import import_string
 
 from durable.conf import conf
+from durable.inspection.reading import read_alias
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
@@ -35,7 +36,7 @@ class RunRule:
 
         Raises TypeError if that does not return a queryset of runs: None would mean all runs elsewhere.
         """
-        runs: RunQuerySet = Run.objects.using(conf.DATABASE)
+        runs: RunQuerySet = Run.objects.using(read_alias())
         path = getattr(conf, self.setting)
         if path is None:
             return runs

@@ -26,6 +26,7 @@ from durable.inspection.counting import Count, count_capped
 from durable.inspection.family import has_children
 from durable.inspection.pagination import Cursor, RunOrder
 from durable.inspection.payloads import contains
+from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import checked_tags, has_tag, split_tags, tag_with_value
 from durable.inspection.run_lanes import Lane, Plan, RunPage, matching_of, merged, merged_and_counted
 from durable.inspection.undone import UNDONE, UNDONE_STATES
@@ -189,7 +190,7 @@ def count_runs(
 def learn_names_of(wanted: RunCriteria) -> None:
     """Read all names of the workflow and of the queue into this process, including those given by later migrations."""
     if wanted.workflow or wanted.queue:
-        learn_names(conf.DATABASE)
+        learn_names(read_alias())
 
 
 def _lanes_of(wanted: RunCriteria, order: RunOrder, cursor: str | None, within: RunQuerySet | None) -> list[Lane]:
@@ -226,7 +227,7 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
         base, text = replace(base, cause=fingerprint), text.strip()
     if not text:
         return base
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    runs = Run.objects.using(read_alias()) if within is None else within
     # In the order of the ids, which keeps the database on their index.
     if runs.filter(_begins_with(text)).order_by("id").values_list("id").first() is not None:
         return replace(base, id_prefix=text)
@@ -272,7 +273,7 @@ def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[QuerySet[An
 
 def failed_attempts(runs: Sequence[Run]) -> dict[str, int]:
     """Return the number of failed attempts of each run's steps, by run id; one statement."""
-    found = Attempt.objects.using(conf.DATABASE).filter(run__in=[run.id for run in runs]).order_by()
+    found = Attempt.objects.using(read_alias()).filter(run__in=[run.id for run in runs]).order_by()
     return dict(found.values_list("run").annotate(number=CountOf("id")))
 
 
@@ -288,7 +289,7 @@ def _plans(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
     wanted = replace(wanted, only_roots=wanted.hides_children, hides_alerts=wanted.leaves_alerts_out)
     if not wanted.workflow and not wanted.queue:
         return _plans_of_one(wanted, order)
-    know_names(conf.DATABASE)
+    know_names(read_alias())
     of_each = [
         replace(wanted, workflow=workflow, queue=queue)
         for workflow in names_of_workflow(wanted.workflow)
@@ -372,7 +373,7 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
     causes = _causes(wanted)
     if causes is not None and not wanted.id_prefix and len(causes) <= _MOST_CAUSES:
         rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
-        open_ones = Failure.objects.using(conf.DATABASE).filter(is_open=True)
+        open_ones = Failure.objects.using(read_alias()).filter(is_open=True)
         return [
             Plan(
                 Q(failure__is_open=True, failure__cause_id=each),
@@ -414,7 +415,7 @@ def _failed_roots(wanted: RunCriteria) -> Plan:
     open_ones = {"is_open": True, "parent__isnull": True}
     of_failure = {f"failure__{name}": value for name, value in open_ones.items()}
     roots = _is(**{f"failure__{name}": value for name, value in times.items()}) & Q(**of_failure)
-    failures = Failure.objects.using(conf.DATABASE).filter(_is(**times), **open_ones)
+    failures = Failure.objects.using(read_alias()).filter(_is(**times), **open_ones)
     of_rows = None if sieve else _is(**fixed)
     return Plan(roots, rest, is_of_failures=True, failures=failures, rest_of_failures=of_rows, is_narrow=True)
 
@@ -424,7 +425,7 @@ def _causes(wanted: RunCriteria) -> list[int] | None:
     if not (wanted.cause or wanted.place):
         return None
     places = {wanted.place, numberless(wanted.place)} if wanted.place else set()  # a run's page has the numbers
-    found = Cause.objects.using(conf.DATABASE).filter(_is(fingerprint=wanted.cause), _in(place=frozenset(places)))
+    found = Cause.objects.using(read_alias()).filter(_is(fingerprint=wanted.cause), _in(place=frozenset(places)))
     return list(found.order_by("pk").values_list("pk", flat=True))
 
 

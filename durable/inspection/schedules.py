@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from django.db.models import F, QuerySet
 from django.utils.translation import get_language
 
-from durable.conf import conf
+from durable.inspection.reading import read_alias
 from durable.inspection.workflows import workflow_of
 from durable.models import Schedule, Tick
 from durable.schedules.missed import LATE
@@ -32,7 +32,7 @@ def tick_of(run_id: str) -> Tick | None:
 
     One look at an index.
     """
-    found = Tick.objects.using(conf.DATABASE).filter(run_id=run_id).exclude(run_id="")
+    found = Tick.objects.using(read_alias()).filter(run_id=run_id).exclude(run_id="")
     return found.select_related("schedule").order_by("pk").first()
 
 
@@ -83,7 +83,7 @@ def list_schedules(
 
     One statement along an index, one more with the newest ticks, and one for the other names of `workflow`.
     """
-    found = Schedule.objects.using(conf.DATABASE).defer("input").order_by("name")
+    found = Schedule.objects.using(read_alias()).defer("input").order_by("name")
     if after:
         found = found.filter(name__gt=after)
     if workflow:
@@ -95,20 +95,20 @@ def list_schedules(
 
 def find_schedule(name: str, now: datetime) -> ScheduleSummary | None:
     """Return the schedule of this name; None if there is none."""
-    row = Schedule.objects.using(conf.DATABASE).filter(name=name).first()
+    row = Schedule.objects.using(read_alias()).filter(name=name).first()
     return None if row is None else _summaries([row], now)[0]
 
 
 def ticks_of(schedule: Schedule, most: int = 200) -> list[Tick]:
     """Return the newest ticks of a schedule, newest first."""
-    return list(Tick.objects.using(conf.DATABASE).filter(schedule=schedule).order_by("-number")[:most])
+    return list(Tick.objects.using(read_alias()).filter(schedule=schedule).order_by("-number")[:most])
 
 
 def late_schedules(now: datetime, most: int = 10) -> list[Schedule]:
     """Return schedules whose tick is late because no ticker runs, or none keeps up. The latest first; along an
     index.
     """
-    found = Schedule.objects.using(conf.DATABASE).filter(due_at__lt=now - LATE).defer("input").order_by("due_at")
+    found = Schedule.objects.using(read_alias()).filter(due_at__lt=now - LATE).defer("input").order_by("due_at")
     return list(found[:most])
 
 
@@ -131,8 +131,8 @@ def troubled_ticks(now: datetime, since: datetime) -> tuple[QuerySet[Any], Query
 
     All have `name`, `since` and `moment`, for `sample_rows`.
     """
-    late = Schedule.objects.using(conf.DATABASE).filter(due_at__lt=now - LATE).order_by("due_at")
-    ticks = Tick.objects.using(conf.DATABASE).filter(decided_at__gte=since).order_by("-decided_at")
+    late = Schedule.objects.using(read_alias()).filter(due_at__lt=now - LATE).order_by("due_at")
+    ticks = Tick.objects.using(read_alias()).filter(decided_at__gte=since).order_by("-decided_at")
     named = ticks.annotate(name=F("schedule__name"), since=F("decided_at"))
     return (
         late.annotate(since=F("due_at"), moment=F("due_at")),
@@ -143,13 +143,13 @@ def troubled_ticks(now: datetime, since: datetime) -> tuple[QuerySet[Any], Query
 
 def gone_schedules(most: int = 10) -> list[str]:
     """Return the names of schedules that the code no longer has; each is paused."""
-    found = Schedule.objects.using(conf.DATABASE).filter(gone_at__isnull=False).order_by("name")
+    found = Schedule.objects.using(read_alias()).filter(gone_at__isnull=False).order_by("name")
     return list(found.values_list("name", flat=True)[:most])
 
 
 def count_ticks(outcome: str, since: datetime) -> TickCounts:
     """Count the ticks with this outcome that were decided since then; along an index."""
-    found = Tick.objects.using(conf.DATABASE).filter(outcome=outcome, decided_at__gte=since).order_by("-decided_at")
+    found = Tick.objects.using(read_alias()).filter(outcome=outcome, decided_at__gte=since).order_by("-decided_at")
     names = list(found.values_list("schedule__name", flat=True)[:CAP])
     return TickCounts(number=len(names), names=list(dict.fromkeys(names))[:5])
 
@@ -176,7 +176,7 @@ def _newest_ticks(rows: Sequence[Schedule]) -> dict[int, list[Tick]]:
     found: dict[int, list[Tick]] = {}
     ticked = [row.pk for row in rows if row.tick_count]
     if ticked:
-        ticks = Tick.objects.using(conf.DATABASE).filter(schedule__in=ticked)
+        ticks = Tick.objects.using(read_alias()).filter(schedule__in=ticked)
         newest = ticks.filter(number__gt=F("schedule__tick_count") - _DOTS)
         for tick in newest.order_by("schedule", "-number"):
             found.setdefault(tick.schedule_id, []).append(tick)

@@ -13,6 +13,7 @@ from durable.conf import conf
 from durable.core.records import RunState
 from durable.core.tally import Tally
 from durable.inspection.counting import count_capped, tally
+from durable.inspection.reading import read_alias
 from durable.inspection.runs import RunCriteria, along_indexes, learn_names_of, list_runs
 from durable.models import Run
 
@@ -139,7 +140,7 @@ class Chosen:
 
     def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
         """Return the failed ones as one queryset, which is not a window."""
-        return [(Run.objects.using(conf.DATABASE).filter(pk__in=self.ids, state=RunState.FAILED.value), False)]
+        return [(Run.objects.using(read_alias()).filter(pk__in=self.ids, state=RunState.FAILED.value), False)]
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return the first `limit` ids of runs in these states."""
@@ -154,5 +155,5 @@ class Chosen:
         return Tally(numbers=+numbers)
 
     def _runs(self) -> Sequence[Run]:
-        runs = Run.objects.using(conf.DATABASE).filter(pk__in=self.ids)
+        runs = Run.objects.using(read_alias()).filter(pk__in=self.ids)
         return list(runs.only("id", "workflow", "state"))

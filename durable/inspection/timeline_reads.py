@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 
 from django.db.models import Case, Count, Max, Min, Q, QuerySet, Value, When
 
-from durable.conf import conf
 from durable.core.records import EntryKind, EntryStatus
 from durable.inspection.activities import RunningStep
 from durable.inspection.entry_detail import loop_note
@@ -40,6 +39,7 @@ from durable.inspection.places import (
     read_places_inside,
     stands_for,
 )
+from durable.inspection.reading import read_alias
 from durable.models import Attempt, Entry, Run
 from durable.store.tables.surveys import long_data
 
@@ -111,7 +111,7 @@ class FailedAttempts:
 
 def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
     """Return a run's failed attempts: one statement, two if there are more than `MOST_ATTEMPTS`."""
-    found = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by()
+    found = Attempt.objects.using(read_alias()).filter(run=run_id).order_by()
     newest = found.order_by("-id").values_list("location", "started_at", "finished_at", "number")
     drawn = list(newest[: MOST_ATTEMPTS + 1])[:MOST_ATTEMPTS]
     attempts: dict[str, list[AttemptSpan]] = {}
@@ -166,10 +166,10 @@ def read_iterations(run_id: str, top: Iterable[PlaceNode]) -> dict[str, str]:
     loops = [node.first for each in top for node in each.walk() if node.kind == EntryKind.LOOP and not node.is_folded]
     if not loops:
         return {}
-    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__in=loops[:_MOST_LOOPS])
+    found = Entry.objects.using(read_alias()).filter(run=run_id, location__in=loops[:_MOST_LOOPS])
     rows = found.order_by().values_list("pk", "location", "metadata__status")
     at = {key: (location, status) for key, location, status in rows}
-    data = long_data(conf.DATABASE, [(key, 0) for key in at])
+    data = long_data(read_alias(), [(key, 0) for key in at])
     return {at[key][0]: loop_note(at[key][1], each) for key, each in data}
 
 
@@ -364,14 +364,14 @@ def _page_of_scopes(run_id: str, place: str, after: int, most: int) -> _Page:
 
 def _begun_before(run_id: str, members: Sequence[str], after: int, depth: int) -> set[str]:
     """Return the members that have an entry up to the ordinal `after`; one statement."""
-    earlier = Entry.objects.using(conf.DATABASE).filter(_within(members), run=run_id, ordinal__lte=after)
+    earlier = Entry.objects.using(read_alias()).filter(_within(members), run=run_id, ordinal__lte=after)
     return {_upto(location, depth) for location in earlier.order_by().values_list("location", flat=True)}
 
 
 def _inside_after(run_id: str, place: str, after: int) -> _Rows:
     """Return, in order, ordinals and locations of the entries in the range of the place's members."""
     start = place.partition("#")[0]
-    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__gte=start, ordinal__gt=after)
+    found = Entry.objects.using(read_alias()).filter(run=run_id, location__gte=start, ordinal__gt=after)
     if end := _behind(start):
         found = found.filter(location__lt=end)
     return found.order_by("ordinal").values_list("ordinal", "location")
@@ -392,13 +392,13 @@ def _behind(start: str) -> str:
 
 def _own(run_id: str, members: Sequence[str]) -> dict[str, int]:
     """Return the keys of the members' own entries by location; one statement."""
-    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__in=members).order_by()
+    found = Entry.objects.using(read_alias()).filter(run=run_id, location__in=members).order_by()
     return dict(found.values_list("location", "pk"))
 
 
 def _little_inside(run_id: str, members: Sequence[str]) -> list[Record] | None:
     """Return all entries at and inside the members; None if they are many. One statement."""
-    found = Entry.objects.using(conf.DATABASE).filter(_within(members), run=run_id).order_by("ordinal")
+    found = Entry.objects.using(read_alias()).filter(_within(members), run=run_id).order_by("ordinal")
     records = _records(found.values("pk")[: _MOST_INSIDE + 1])
     return records if len(records) <= _MOST_INSIDE else None
 
@@ -406,7 +406,7 @@ def _little_inside(run_id: str, members: Sequence[str]) -> list[Record] | None:
 def _records(keys: Iterable[int] | QuerySet[Entry, Any]) -> list[Record]:
     """Return the entries with these keys; one statement, which looks up only their metadata."""
     chosen = keys if isinstance(keys, QuerySet) else list(keys)
-    rows = Entry.objects.using(conf.DATABASE).filter(pk__in=chosen).with_metadata().values_list(*COLUMNS)
+    rows = Entry.objects.using(read_alias()).filter(pk__in=chosen).with_metadata().values_list(*COLUMNS)
     return [Record(*row) for row in rows]
 
 
@@ -415,7 +415,7 @@ def _first_and_last(run_id: str, scopes: Sequence[str]) -> list[int]:
     if not scopes:
         return []
     which = Case(*(When(at_or_below(each), then=Value(number)) for number, each in enumerate(scopes)))
-    found = Entry.objects.using(conf.DATABASE).filter(_within(scopes), run=run_id).order_by()
+    found = Entry.objects.using(read_alias()).filter(_within(scopes), run=run_id).order_by()
     spans = found.annotate(member=which).values("member").annotate(first=Min("pk"), last=Max("pk"))
     return [key for span in spans.values_list("first", "last") for key in span]
 

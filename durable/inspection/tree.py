@@ -22,7 +22,6 @@ from typing import Any, Final
 from django.db.models import Count, Exists, Q, QuerySet
 from django.utils.translation import gettext
 
-from durable.conf import conf
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
@@ -33,6 +32,7 @@ from durable.inspection.forks import FORKS, ForkOutcome, fatal_locations, read_f
 from durable.inspection.history_counts import remembered
 from durable.inspection.places import HAS_FAILED_TO_UNDO, scope_kind, title_of
 from durable.inspection.progress import entries_counted, has_more_entries, newest_open
+from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import tags_note
 from durable.models import Attempt, Entry, Run
 from durable.models.rows import ByteLength, load_json
@@ -356,7 +356,7 @@ def _kept(node: TreeNode) -> TreeNode | None:
 
 def _failed_attempts(run_id: str, locations: Sequence[str] | None = None) -> dict[str, int]:
     """Return the number of failed attempts by location, for these locations or all."""
-    found = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by()
+    found = Attempt.objects.using(read_alias()).filter(run=run_id).order_by()
     if locations is not None:
         found = found.filter(location__in=locations)
     return dict(found.values_list("location").annotate(number=Count("id")))
@@ -394,10 +394,10 @@ def _cut(node: TreeNode, shown: set[int]) -> TreeNode | None:
 def _fill(run: Run, page: Sequence[TreeNode]) -> None:
     """Read the entries of the page, and note facts from their data."""
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
-    found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments", "data")
+    found = Entry.objects.using(read_alias()).select_related("metadata").defer("output", "arguments", "data")
     shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
     data_of = {entry.pk: readable(entry.kind, load_json(entry.short)) for entry in shown if entry.short is not None}
-    data_of |= long_data(conf.DATABASE, [(each.pk, each.weight) for each in shown if each.pk not in data_of])
+    data_of |= long_data(read_alias(), [(each.pk, each.weight) for each in shown if each.pk not in data_of])
     for entry in shown:
         entry.data = data_of.get(entry.pk, {})
         node = by_id[entry.pk]
@@ -461,7 +461,7 @@ def read_rows(run: Run, entries: int | None) -> list[Row] | None:
         entries = entries_counted(run)
     if entries is not None and entries > LONG:
         return None
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
+    found = Entry.objects.using(read_alias()).with_metadata_of(run.id).order_by("ordinal")
     if entries is not None:
         return list(found.values_list(*_COLUMNS))
     # The same statement checks whether it is long, in the order of the index: otherwise the whole table may be read.
@@ -564,7 +564,7 @@ class _Order:
 
 
 def _entries(run_id: str) -> QuerySet[Entry]:
-    return Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()
+    return Entry.objects.using(read_alias()).filter(run=run_id).order_by()
 
 
 def _of_interest(run: Run, open_keys: Sequence[int], running: Sequence[RunningStep]) -> Sequence[int]:
@@ -583,7 +583,7 @@ def _of_interest(run: Run, open_keys: Sequence[int], running: Sequence[RunningSt
 
 
 def _read_of_interest(run_id: str, open_keys: Sequence[int], running: Iterable[RunningStep]) -> Sequence[int]:
-    failed = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by().values("location")
+    failed = Attempt.objects.using(read_alias()).filter(run=run_id).order_by().values("location")
     conditions = [Q(location__in=failed), Q(pk__in=open_keys), Q(location__in=[step.location for step in running])]
     # not one condition with OR, which would read each entry of the history
     first, *others = (_entries(run_id).filter(each).values_list("ordinal", "pk") for each in conditions)
@@ -597,7 +597,7 @@ def _start(order: _Order, open_keys: Sequence[int], running: Iterable[RunningSte
     last = order.total - size
     if any(not step.is_rollback for step in running):
         return last if at_end else max(0, order.total - 1) // size * size
-    found = Entry.objects.using(conf.DATABASE).filter(pk__in=open_keys).order_by("-ordinal")
+    found = Entry.objects.using(read_alias()).filter(pk__in=open_keys).order_by("-ordinal")
     rows = list(found.values_list("ordinal", "kind"))
     ordinal = next((ordinal for ordinal, kind in rows if kind not in _AROUND), rows[0][0] if rows else 0)
     position = order.position(ordinal) if rows else 0
@@ -613,7 +613,7 @@ def _rows(run_id: str, keys: Sequence[int], open_keys: Sequence[int]) -> list[Ro
     locations = _entries(run_id).filter(pk__in=keys).values_list("location", flat=True)
     around = {location[:end] for location in locations for end in _ends(location)}
     wanted = Q(pk__in=[*keys, *open_keys]) | Q(run=run_id, location__in=sorted(around))
-    found = Entry.objects.using(conf.DATABASE).filter(wanted).select_related("metadata").order_by("ordinal")
+    found = Entry.objects.using(read_alias()).filter(wanted).select_related("metadata").order_by("ordinal")
     return list(found.values_list(*_COLUMNS))
 
 

@@ -13,11 +13,11 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durable.conf import conf
 from durable.core.records import EntryKind, RunState
 from durable.core.summary import Summary, SummaryKind, steps_undone
 from durable.inspection.entry_detail import whole_data
 from durable.inspection.humanize import quoted, thousands
+from durable.inspection.reading import read_alias
 from durable.inspection.wording import LOCAL, display_location, state_in_words
 from durable.models import Entry, Run
 
@@ -62,7 +62,7 @@ def stuck_step(run: Run) -> Entry | None:
     if run.state != RunState.FAILED or not is_stopped:
         return None
     failed = Q(rollback_error__isnull=False, rollback_completed_at__isnull=True)
-    stuck = Entry.objects.using(conf.DATABASE).few_of(run.id, failed).select_related("metadata")
+    stuck = Entry.objects.using(read_alias()).few_of(run.id, failed).select_related("metadata")
     return stuck.defer("output", "arguments").order_by("-ordinal").first()
 
 
@@ -110,7 +110,7 @@ def read_undone(run_id: str) -> tuple[Undone | None, int]:
     Reads at most `MOST` steps: one query, two for steps in scopes. None for a run whose compensation has stopped: a
     recovery continues that.
     """
-    found = Entry.objects.using(conf.DATABASE).few_of(run_id, Q(rollback_completed_at__isnull=False))
+    found = Entry.objects.using(read_alias()).few_of(run_id, Q(rollback_completed_at__isnull=False))
     found = found.filter(
         run__state_after_rollback="", kind__in=[EntryKind.STEP.value, EntryKind.CHILD.value, EntryKind.MAP.value]
     )
@@ -126,7 +126,7 @@ def _start(run_id: str, location: str) -> str:
     around = ["/".join(segments[:depth]) for depth in range(1, len(segments))]
     if not around:
         return location
-    whole = Entry.objects.using(conf.DATABASE).filter(
+    whole = Entry.objects.using(read_alias()).filter(
         run=run_id, location__in=around, kind__in=[EntryKind.LOOP.value, EntryKind.RACE.value]
     )
     return whole.order_by("ordinal").values_list("location", flat=True).first() or location

@@ -22,8 +22,8 @@ from django.utils.translation import gettext_lazy as _
 from durable.core.errors import InvalidTransitionError, ReplayRefusedError, StaleRunError
 from durable.core.location import display_location as location_in_words
 from durable.core.words import Sentence, Words, safe
-from durable.inspection.database import StatementTimeoutError
-from durable.inspection.humanize import thousands
+from durable.inspection.humanize import span, thousands
+from durable.inspection.reading import RETRY, ReplicaLostError, StatementTimeoutError, UnreadableError, source
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
@@ -318,7 +318,28 @@ def told(error: BaseException) -> str:
             "of a list, a search or a page. Ask for less (a state, a workflow, a shorter time), or try again later; if it "
             "happens again, ANALYZE durable's tables."
         ) % {"seconds": f"{error.seconds:g}"}
+    if isinstance(error, ReplicaLostError):
+        return gettext(
+            "The read replica has ended the query. Load the page again: the primary is read for %(span)s."
+        ) % {"span": span(RETRY)}
     return told_sentence(error.args[0]) if error.args and isinstance(error.args[0], Sentence) else str(error)
+
+
+def title_of(error: UnreadableError) -> str:
+    """Return the title of the page that shows the error, in the active language."""
+    return gettext("Load it again") if isinstance(error, ReplicaLostError) else gettext("The database took too long")
+
+
+def told_of_source() -> str:
+    """Return where a list is read and how old it is, in the active language; "" if no replica is configured."""
+    found = source()
+    if found is None:
+        return ""
+    if found.is_instead:
+        return gettext("The read replica does not answer: this is read from the primary.")
+    if found.age is None:
+        return gettext("Read from the replica. It does not say how old its data are.")
+    return gettext("As of %(span)s ago: read from the replica.") % {"span": span(found.age)}
 
 
 def told_sentence(text: str) -> str:

@@ -22,6 +22,7 @@ from durable.conf import conf
 from durable.core import registry
 from durable.core.names.renames import names_of_queue
 from durable.inspection.counting import queues_of_due_runs
+from durable.inspection.reading import read_alias
 from durable.models import Build, OperatorAction, Run, WorkerProcess
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
@@ -138,7 +139,7 @@ def worker_overview(within: RunQuerySet | None = None) -> Workers:
 
 def find_worker(name: str, within: RunQuerySet | None = None) -> WorkerState | None:
     """Return the worker of this name with the runs that it holds, at most `MOST`; None if it is not known."""
-    row = WorkerProcess.objects.using(conf.DATABASE).filter(name=name).first()
+    row = WorkerProcess.objects.using(read_alias()).filter(name=name).first()
     if row is not None:
         return _with_runs(_of_row(row), _held(within, worker=name))
     return next((each for each in worker_overview(within).workers if each.name == name), None)
@@ -147,7 +148,7 @@ def find_worker(name: str, within: RunQuerySet | None = None) -> WorkerState | N
 def deaths_of(worker: str) -> list[OperatorAction]:
     """Return what parents have noted about the death of this worker within the last hour: a row for each run."""
     since = timezone.now() - timedelta(hours=1)
-    found = OperatorAction.objects.using(conf.DATABASE).filter(
+    found = OperatorAction.objects.using(read_alias()).filter(
         created_at__gte=since, action="worker_died", actor_label=worker
     )
     return list(found.order_by("-created_at", "-id")[:MOST])
@@ -160,7 +161,7 @@ def death_note(run: Run, now: datetime) -> str:
     """
     if run.lease_expires_at is None or run.lease_expires_at - now > timedelta(seconds=conf.LEASE / 2):
         return ""
-    died = OperatorAction.objects.using(conf.DATABASE).filter(
+    died = OperatorAction.objects.using(read_alias()).filter(
         run_id=run.id, action="worker_died", actor_label=run.worker
     )
     reason = died.order_by("-created_at", "-id").values_list("reason", flat=True).first()
@@ -211,7 +212,7 @@ def _of(redis: Redis) -> list[WorkerState]:
 
 def _processes() -> list[WorkerState]:
     """Return the workers that have a row, up to one more than are shown; those with the newest signs of life first."""
-    rows = WorkerProcess.objects.using(conf.DATABASE).order_by("-last_seen_at")
+    rows = WorkerProcess.objects.using(read_alias()).order_by("-last_seen_at")
     return [_of_row(row) for row in rows[: MOST + 1]]
 
 
@@ -236,7 +237,7 @@ def _of_row(row: WorkerProcess) -> WorkerState:
 
 
 def _held(within: RunQuerySet | None, *, worker: str | None = None) -> list[HeldRun]:
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    runs = Run.objects.using(read_alias()) if within is None else within
     found = runs.filter(lease_expires_at__isnull=False).order_by("-lease_expires_at")
     if worker is not None:
         found = found.filter(worker=worker)
@@ -327,7 +328,7 @@ def builds(since: datetime, until: datetime | None = None, *, most: int = MOST_B
 
     One statement along an index.
     """
-    found = Build.objects.using(conf.DATABASE).filter(first_seen_at__gte=since)
+    found = Build.objects.using(read_alias()).filter(first_seen_at__gte=since)
     if until is not None:
         found = found.filter(first_seen_at__lt=until)
     rows = found.order_by("-first_seen_at").values_list("name", "first_seen_at")[:most]

@@ -23,7 +23,6 @@ from django.db.models import Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from durable.conf import conf
 from durable.core import registry
 from durable.core.causes import numberless, place_of
 from durable.core.names.renames import names_of_workflow
@@ -45,6 +44,7 @@ from durable.inspection.counting import (
 )
 from durable.inspection.pagination import Cursor, RunOrder, are_few, has_own_index
 from durable.inspection.queues import held_workflows
+from durable.inspection.reading import read_alias
 from durable.inspection.wording import display_place, verb_in_words
 from durable.inspection.workers import Workers, builds
 from durable.models import Cause, Child, Failure, OperatorAction, Rollup, RollupProgress, Run, WorkerProcess
@@ -83,13 +83,13 @@ class NamedWorkflow:
 
 def workflow_of(name: str) -> NamedWorkflow:
     """Return the workflow with this name, whether or not code or a run has it; one statement."""
-    learn_names(conf.DATABASE)
+    learn_names(read_alias())
     return _known(name)
 
 
 def each_once(names: Iterable[str]) -> list[NamedWorkflow]:
     """Return the workflows with these names, each once, sorted by shown name; one statement."""
-    learn_names(conf.DATABASE)
+    learn_names(read_alias())
     found = {each.name: each for each in map(_known, names)}
     return [found[name] for name in sorted(found)]
 
@@ -139,12 +139,12 @@ def _others(kind: str) -> Iterable[str]:
     workflows = registry.all()
     if kind == "workflow":
         return [each.name for each in workflows]
-    newest = Run.objects.using(conf.DATABASE).newest_first().values_list("queue", flat=True)[:NEWEST]
+    newest = Run.objects.using(read_alias()).newest_first().values_list("queue", flat=True)[:NEWEST]
     return {*redis_clients.queue_names(), *(each.queue for each in workflows), *newest}
 
 
 def _workers(after: str, most: int) -> list[str]:
-    workers = WorkerProcess.objects.using(conf.DATABASE).filter(name__gt=after).order_by("name")
+    workers = WorkerProcess.objects.using(read_alias()).filter(name__gt=after).order_by("name")
     return list(workers.values_list("name", flat=True)[:most])
 
 
@@ -251,7 +251,7 @@ def last_hour_and_day(now: datetime, workflow: str = "") -> tuple[Throughput, Th
 def ended_in_last_day(now: datetime, workflows: Sequence[str]) -> dict[str, Bar]:
     """Count the runs of each workflow that ended in the day of `last_day`; one statement."""
     day = _day(now)
-    kept = Rollup.objects.using(conf.DATABASE).filter(
+    kept = Rollup.objects.using(read_alias()).filter(
         workflow__in=workflows, width=int(day.kept.total_seconds()), begins__gte=day.begin, begins__lt=day.end
     )
     sums = kept.order_by().values_list("workflow").annotate(*(Sum(state) for state in _ENDS))
@@ -265,7 +265,7 @@ def marks_of(throughput: Throughput) -> list[TimeMark]:
         TimeMark(kind="deploy", at=each.first_seen_at, title=each.name)
         for each in builds(throughput.begin, throughput.end, most=MOST_MARKS)
     ]
-    actions = OperatorAction.objects.using(conf.DATABASE).filter(
+    actions = OperatorAction.objects.using(read_alias()).filter(
         bulk_id="", created_at__gte=throughput.begin, created_at__lt=throughput.end
     )
     rows = list(
@@ -340,9 +340,9 @@ def _measured(spans: Sequence[_Span], workflow: str) -> list[Throughput]:
     by_width = {int(span.kept.total_seconds()): span for span in spans}
     conditions = [Q(width=width, begins__gte=span.begin, begins__lt=span.end) for width, span in by_width.items()]
     names = names_of_workflow(workflow)
-    for row in Rollup.objects.using(conf.DATABASE).filter(reduce(or_, conditions), workflow__in=names):
+    for row in Rollup.objects.using(read_alias()).filter(reduce(or_, conditions), workflow__in=names):
         by_width[row.width].add(row)
-    until = RollupProgress.objects.using(conf.DATABASE).values_list("until", flat=True).first()
+    until = RollupProgress.objects.using(read_alias()).values_list("until", flat=True).first()
     return [span.throughput(until) for span in spans]
 
 
@@ -464,9 +464,9 @@ def workflow_causes(names: Sequence[str], within: RunQuerySet | None = None) -> 
     The commonest first, with their numbers. `within` limits the runs, for example to those a user sees.
     """
     failed = newest_rows(_newest_ended(_runs(names, within), RunState.FAILED), ["finished_at", "id"], SAMPLE)
-    of_runs = Failure.objects.using(conf.DATABASE).filter(run__in=[unpack(each) for _, each in failed], is_open=True)
+    of_runs = Failure.objects.using(read_alias()).filter(run__in=[unpack(each) for _, each in failed], is_open=True)
     counted = Counter(of_runs.values_list("cause_id", flat=True)).most_common(CAUSES)
-    causes = Cause.objects.using(conf.DATABASE).in_bulk([key for key, _ in counted])
+    causes = Cause.objects.using(read_alias()).in_bulk([key for key, _ in counted])
     return [(causes[key], number) for key, number in counted if key in causes]
 
 
@@ -478,7 +478,7 @@ def builds_in_flight(workers: Workers, queue: str) -> list[tuple[str, int]]:
 
 def _runs(names: Iterable[str], within: RunQuerySet | None = None) -> list[RunQuerySet]:
     """Return the runs of each name as a queryset of its own: an index has them in order for one name at a time."""
-    return [(Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=each) for each in names]
+    return [(Run.objects.using(read_alias()) if within is None else within).filter(workflow=each) for each in names]
 
 
 def _ended(runs: RunQuerySet, state: RunState) -> QuerySet[Any]:
@@ -564,7 +564,7 @@ def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
     """
     if within is None or (has_own_index(within) and are_few(within, STATE_CAP)):
         return count_everyone(within)[0]
-    everyone: RunQuerySet = Run.objects.using(conf.DATABASE)
+    everyone: RunQuerySet = Run.objects.using(read_alias())
     newest = [everyone.filter(state=each).newest_first() for each in _STATES]
     ends = sample_rows([each[STATE_CAP : STATE_CAP + 1] for each in newest], RunOrder.NEWEST.key, 1)
     last = [Cursor(moment_of(rows[0][0]), unpack(rows[0][1])) if rows else None for rows in ends]
@@ -580,7 +580,7 @@ def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
 
 def count_everyone(within: RunQuerySet | None = None) -> tuple[dict[str, Count], bool]:
     """Return the counts of `count_by_state`, and whether any run is a child; one statement."""
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    runs = Run.objects.using(read_alias()) if within is None else within
     of_state = [runs.filter(state=each).newest_first() for each in _STATES]
-    *counts, children = count_capped([*of_state, Child.objects.using(conf.DATABASE).order_by("pk")[:1]], STATE_CAP)
+    *counts, children = count_capped([*of_state, Child.objects.using(read_alias()).order_by("pk")[:1]], STATE_CAP)
     return dict(zip(_STATES, counts, strict=True)), bool(children)

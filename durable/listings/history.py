@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from durable.conf import conf
 from durable.core.places import RecordedValue, of_message, values_of
 from durable.core.records import EntryKind, EntryStatus, MessageState
 from durable.inspection.entry_detail import entry_facts, field_of, whole_data
 from durable.inspection.pagination import cursor_of, key_of
 from durable.inspection.payloads import payload
+from durable.inspection.reading import read_alias
 from durable.inspection.run_logs import LEVELS, read_logs
 from durable.inspection.sizes import fitting, sized
 from durable.listings.listing import Filter, Listing, Page
@@ -105,15 +105,15 @@ class EntryPage(Shape):
 def _entries(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None, payloads: bool = False) -> Page:
     after = key_of(cursor, int)
     # The page is selected by its keys, so that metadata and payloads of other entries are not read.
-    keys = EntryRow.objects.using(conf.DATABASE).filter(run=run).order_by("ordinal").values_list("ordinal", "pk")
+    keys = EntryRow.objects.using(read_alias()).filter(run=run).order_by("ordinal").values_list("ordinal", "pk")
     if after is not None:
         keys = keys.filter(ordinal__gt=after[0])
     page = list(keys[: limit + 1])
-    found = EntryRow.objects.using(conf.DATABASE).filter(pk__in=[key for _, key in page[:limit]])
+    found = EntryRow.objects.using(read_alias()).filter(pk__in=[key for _, key in page[:limit]])
     chosen, _ = fitting(sized(found.order_by("ordinal"), *_LARGE, *(_PAYLOADS if payloads else ())))
     ordinals = {key: ordinal for ordinal, key in page}
     more = len(page) > len(chosen)
-    shown = EntryRow.objects.using(conf.DATABASE).filter(pk__in=chosen)
+    shown = EntryRow.objects.using(read_alias()).filter(pk__in=chosen)
     shown = shown.select_related("metadata").order_by("ordinal")
     return Page(
         results=list(shown if payloads else shown.defer(*_PAYLOADS)),
@@ -124,6 +124,7 @@ def _entries(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None, 
 
 ENTRIES: Final = Listing(
     name="entries",
+    of_run=True,
     item=Entry,
     page=EntryPage,
     read=_entries,
@@ -253,13 +254,13 @@ class Answer(Shape):
 
 def _messages(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None) -> Page:
     after = key_of(cursor, int)
-    found = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("order")
+    found = QueueMessage.objects.using(read_alias()).filter(run=run).order_by("order")
     if after is not None:
         found = found.filter(order__gt=after[0])
     page = list(sized(found[: limit + 1], *(("body", "response") if seen.payloads else ())))
     chosen, _ = fitting(page[:limit])
     more = len(page) > len(chosen)
-    rows = QueueMessage.objects.using(conf.DATABASE).filter(pk__in=chosen).order_by("order")
+    rows = QueueMessage.objects.using(read_alias()).filter(pk__in=chosen).order_by("order")
     shown = list(rows if seen.payloads else rows.defer("body", "response"))
     return Page(
         results=shown,
@@ -270,6 +271,7 @@ def _messages(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None)
 
 MESSAGES: Final = Listing(
     name="messages",
+    of_run=True,
     item=Message,
     page=MessagePage,
     read=_messages,
@@ -311,6 +313,7 @@ def _logs(seen: Seen, *, run: RunRow, level: str, place: str, after: int, limit:
 
 LOGS: Final = Listing(
     name="logs",
+    of_run=True,
     item=LogLine,
     page=LogPage,
     read=_logs,

@@ -65,7 +65,7 @@ class Listing:
     `read(seen, **asked)` returns a page; `asked` has the filters, and `cursor` and `limit` of a list that `is_paged`.
     `over_rest` describes its endpoint, `list_<name>`, which needs the permissions `reads_with`. With `missing`, the
     message for an unknown name, `read` also takes a `name`, and `one_over_rest` describes the endpoint of a single
-    item.
+    item. A list that is `of_run` takes a `run`, and is never read from a replica: a run is shown as it is now.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Listing:
     about: str = "surroundings"
     reads_with: tuple[str, ...] = ("view_run",)
     is_paged: bool = False
+    of_run: bool = False
     filters: Sequence[Filter] = ()
     one_over_rest: str = ""
     missing: str = ""

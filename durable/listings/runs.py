@@ -478,6 +478,7 @@ def _children(
 
 CHILDREN: Final = Listing(
     name="children",
+    of_run=True,
     item=Child,
     page=ChildPage,
     read=_children,

@@ -230,6 +230,7 @@ RUNNING: Final = Listing(
 )
 RUNNING_OF_RUN: Final = Listing(
     name="running_steps_of_run",
+    of_run=True,
     item=Activity,
     page=ActivityList,
     read=_running_of_run,

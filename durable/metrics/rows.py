@@ -19,6 +19,7 @@ from durable.conf import conf
 from durable.inspection.activities import MOST_ACTIVITIES, hung_steps, list_activities
 from durable.inspection.limits import count_rates, count_slots
 from durable.inspection.queues import held_workflows, paused_queues
+from durable.inspection.reading import from_replica, lost, read_alias
 from durable.inspection.schedules import CAP as TICKS
 from durable.inspection.schedules import count_ticks, late_schedules
 from durable.inspection.workflows import STATE_CAP, count_by_state
@@ -60,11 +61,23 @@ class RowsCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Query the database. Closes the connection of the scraping thread, if the thread had none before."""
-        had_connection = connections[conf.DATABASE].connection is not None
-        found: list[Metric] = []
+        """Query the database. Closes the connections that it opens: each scrape may have a thread of its own."""
+        aliases = filter(None, {conf.DATABASE, conf.READ_DATABASE})
+        opened = [connections[each] for each in aliases if connections[each].connection is None]
         try:
-            found = [
+            with from_replica():
+                found = self._found()
+        finally:
+            for each in opened:
+                each.close()
+        up = GaugeMetricFamily(
+            "durable_database_up", "1 if the gauges of runs could be read, else 0", value=bool(found)
+        )
+        yield from [up, *found]
+
+    def _found(self) -> list[Metric]:
+        try:
+            return [
                 self._by_state(),
                 *self._due(),
                 *self._running(),
@@ -75,14 +88,9 @@ class RowsCollector(Collector):
                 self._retention(),
             ]
         except Error as error:  # the counts of the workers are still useful
+            lost(error)
             logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
-        finally:
-            if not had_connection:
-                connections[conf.DATABASE].close()
-        up = GaugeMetricFamily(
-            "durable_database_up", "1 if the gauges of runs could be read, else 0", value=bool(found)
-        )
-        yield from [up, *found]
+            return []
 
     def _by_state(self) -> Metric:
         family = GaugeMetricFamily("durable_runs", f"Runs by state; {STATE_CAP} means that or more", labels=["state"])
@@ -168,7 +176,7 @@ class RowsCollector(Collector):
             "durable_retention_late_seconds",
             "For how long the oldest run past its RETENTION has waited to be deleted; a minute or two is usual",
         )
-        if (since := waiting_since()) is not None:
+        if (since := waiting_since(read_alias())) is not None:
             late.add_metric([], max(0.0, (timezone.now() - since).total_seconds()))
         return late
 
@@ -181,7 +189,7 @@ class RowsCollector(Collector):
         )
         now = timezone.now()
         for queue in queue_names():
-            due: RunQuerySet = Run.objects.using(conf.DATABASE).filter(queue=queue).due(now)
+            due: RunQuerySet = Run.objects.using(read_alias()).filter(queue=queue).due(now)
             oldest = due.order_by("wake_at", "id").values_list("wake_at", flat=True).first()
             count.add_metric([queue], due.order_by("wake_at", "id").values("id")[:STATE_CAP].count() if oldest else 0)
             age.add_metric([queue], max(0.0, (now - oldest).total_seconds()) if oldest else 0.0)

@@ -28,7 +28,7 @@ from durable.core.ids import new_id
 from durable.core.records import ENDED, RunState
 from durable.core.words import safe
 from durable.inspection import humanize
-from durable.inspection.database import StatementTimeoutError, reading
+from durable.inspection.reading import UnreadableError, from_replica, read_alias, reading
 from durable.inspection.undone import is_diverging, is_undone, state_word
 from durable.inspection.wording import (
     display_location,
@@ -38,6 +38,7 @@ from durable.inspection.wording import (
     source_in_words,
     state_in_words,
     told,
+    told_of_source,
     told_sentence,
     verb_in_words,
 )
@@ -438,12 +439,19 @@ def durable_overview(context: dict[str, Any]) -> SafeString | str:
     if not access.is_offered("overview"):
         return format_html('<p class="durable-none">{}</p>', access.refusal())
     try:
-        with reading(), viewers_zone(request):
+        with from_replica(), reading(), viewers_zone(request):
             found = overview.context(request, pages.now())
             text = render_to_string("durable/admin/_overview.html", found, request)
-    except StatementTimeoutError as error:
+    except UnreadableError as error:
         return format_html('<p class="errornote">{}</p>', told(error))
     return visible_text(text)
+
+
+@register.simple_tag
+def durable_source() -> SafeString | str:
+    """How old the page is, if a read replica is configured; "" where the page shows what is."""
+    text = told_of_source()
+    return format_html('<p class="durable-quiet durable-small" id="durable-source">{}</p>', text) if text else ""
 
 
 @register.simple_tag(takes_context=True)
@@ -458,7 +466,8 @@ def durable_card(context: dict[str, Any]) -> SafeString | str:
     try:
         if not access.may(request, "view_run") or not access.is_offered("overview"):
             return ""
-        return render_to_string("durable/admin/_index_card.html", {"entry": _entry(request)}, request)
+        with from_replica():
+            return render_to_string("durable/admin/_index_card.html", {"entry": _entry(request)}, request)
     except Exception:
         logger.exception("durable's part of the admin's index cannot be shown")
         said = gettext("cannot show here what needs a person; the log says why.")
@@ -470,13 +479,13 @@ def _entry(request: HttpRequest) -> Entry:
     from durable.admin import access, overview, pages
 
     url, now = reverse("admin:app_list", args=["durable"]), pages.now()
-    connection = connections[conf.DATABASE]
+    connection = connections[read_alias()]
     # an error must not break the transaction of the request
     in_savepoint = connection.in_atomic_block and not conf.STATEMENT_TIMEOUT  # with a limit, `reading` begins one
     try:
-        with transaction.atomic(using=conf.DATABASE) if in_savepoint else nullcontext(), reading():
+        with transaction.atomic(using=read_alias()) if in_savepoint else nullcontext(), reading():
             found = overview.needs_a_person(now, getattr(request, "current_app", "admin"))
-    except StatementTimeoutError as error:
+    except UnreadableError as error:
         return Entry(url=url, number="?", headline=humanize.sentence(error), now=now)
     rows, further = found.of_index
     return Entry(

@@ -11,7 +11,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from durable.checks.configuration import check_settings
-from durable.inspection.database import StatementTimeoutError, reading
+from durable.inspection.reading import StatementTimeoutError, reading
 from tests.admin.conftest import OPERATOR
 
 pytestmark = [

@@ -15,7 +15,8 @@ from durable.cli.subcommand import RefusedError, Subcommand
 from durable.cli.subcommands import SUBCOMMANDS
 from durable.core.words import safe
 from durable.execution.connections import DATABASE_TROUBLE
-from durable.inspection.database import StatementTimeoutError, how_to_migrate, missing_migrations
+from durable.inspection.database import how_to_migrate, missing_migrations
+from durable.inspection.reading import UnreadableError
 
 EPILOG = """\
 exit status: 0 done; 1 refused, not found, failed, or a person is needed; 2 wrong usage; 3 timed out;
@@ -71,7 +72,7 @@ class Command(BaseCommand):
             else:
                 raise
             return Exit.UNREACHABLE
-        except StatementTimeoutError as error:
+        except UnreadableError as error:
             output.complain(error)
             return Exit.UNREACHABLE
         except RefusedError as error:

@@ -10,29 +10,31 @@ from tests.benchmarks.measures.messages import latencies
 from tests.benchmarks.measuring import Bench, Figure, measure, percentile
 from tests.benchmarks.passing import empty_tables
 from tests.benchmarks.workers import elapsed, wait_for_all, wait_until, workers
-from tests.benchmarks.workflows import holding, steps, waiting
+from tests.benchmarks.workflows import holding, waiting
 
 
 @measure("concurrency")
 def concurrency(bench: Bench) -> Iterator[Figure]:
-    """One process with one slot and with eight: runs per second of a step that waits 20 ms for another service.
+    """One process with one slot, with four and with eight: runs per second of a step that waits 20 ms.
 
-    With eight also those of a step that does nothing. Beside "one-step runs, 1 worker", they show what it costs or
-    brings to share an interpreter.
+    So does a step that asks another service. "runs, concurrency 4" has those of a step that does nothing.
     """
-    for slots in (1, 8):
+    for slots in (1, 4, 8):
         with workers(1, concurrency=slots):
             count = bench.size(100, 20) * slots
             waiting.start_many([()] * count)
             wait_for_all(waiting.name)
             yield Figure(f"runs that wait 20 ms, concurrency {slots}", count / elapsed(waiting.name), "/s")
             empty_tables()
-            if slots > 1:
-                count = bench.size(2000, 400)
-                steps.start_many([(1,)] * count)
-                wait_for_all(steps.name)
-                yield Figure(f"one-step runs, concurrency {slots}", count / elapsed(steps.name), "/s")
-                empty_tables()
+
+
+@measure("messages, concurrency 4")
+def messages_in_threads(bench: Bench) -> Iterator[Figure]:
+    """As "messages", by an idle worker of four slots: milliseconds."""
+    with workers(1, concurrency=4):
+        measured = latencies(bench.size(200, 40))
+        yield Figure("message, concurrency 4, median", median(measured) * 1000, "ms")
+        yield Figure("message, concurrency 4, p99", percentile(measured, 0.99) * 1000, "ms")
 
 
 @measure("messages beside a step")

@@ -26,11 +26,17 @@ def two_workers(bench: Bench) -> Iterator[Figure]:
     yield from _finished(bench, 2)
 
 
-def _finished(bench: Bench, processes: int) -> Iterator[Figure]:
-    with workers(processes):
+@measure("runs, concurrency 4", beside_bare=True)
+def four_slots(bench: Bench) -> Iterator[Figure]:
+    """The same with `--concurrency 4`: runs per second. The runs of the one worker share an interpreter."""
+    yield from _finished(bench, 1, concurrency=4)
+
+
+def _finished(bench: Bench, processes: int, concurrency: int = 1) -> Iterator[Figure]:
+    suffix = f"{processes} worker{'s' * (processes > 1)}" if concurrency == 1 else f"concurrency {concurrency}"
+    with workers(processes, concurrency=concurrency):
         for name, length, count in (("one", 1, bench.size(2000, 400)), ("five", 5, bench.size(1000, 150))):
             steps.start_many([(length,)] * count)
             wait_for_all(steps.name)
-            plural = "s" * (processes > 1)
-            yield Figure(f"{name}-step runs, {processes} worker{plural}", count / elapsed(steps.name), "/s")
+            yield Figure(f"{name}-step runs, {suffix}", count / elapsed(steps.name), "/s")
             empty_tables()
