@@ -66,6 +66,8 @@ WITH_WORKER: Final = (RunState.RUNNING, RunState.ROLLING_BACK)
 
 #: The counts of a longer history are stored in advance, for the pages that show them.
 LONG_HISTORY: Final = 5_000
+#: Of a history with more entries than this, people are told: each pass loads all of it, and keeps it in memory.
+TOO_LONG_HISTORY: Final = 50_000
 
 
 class MessageState(StrEnum):

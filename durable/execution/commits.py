@@ -44,6 +44,7 @@ from durable.core.new_runs import NewRun
 from durable.core.places import Place, of_message, of_start
 from durable.core.records import (
     ENDED,
+    TOO_LONG_HISTORY,
     ActionRecord,
     Batch,
     ChildStart,
@@ -69,6 +70,9 @@ from durable.store import Store, sessions
 from durable.store.base import MessagesLeft, inherited
 from durable.store.families import Decide, recover_family
 from durable.store.transactions import BROKEN, kept_open
+
+# Entries of a pass after which its history is measured: a walk over it, a hundredth of a step's time for each entry.
+LOOK_EVERY: Final = 10_000
 
 #: Re-encodes codec text of the first place for the second.
 Copied = Callable[[str, Place, Place], str]
@@ -189,6 +193,7 @@ class CommitSession:
         self._notify = notify
         self._copied = copied
         self._lock = threading.Lock()
+        self._until_look = LOOK_EVERY  # entries
         self._generation = 0  # the journal's count of taken changes that are committed
         self._started: deque[RunRecord] = deque()  # children whose starts are committed but not reported yet
         #: The queues of the runs made due by the commit that ended the pass.
@@ -502,6 +507,11 @@ class CommitSession:
         self._started.extend(each.run for each in batch.of(ChildStart))
         for group in batch.of(GroupChange):
             self._started.extend(each.run for each in group.starts)
+        self._until_look -= len(batch.entries)
+        if self._until_look <= 0:  # a pass may last for hours
+            self._until_look = LOOK_EVERY
+            if self._journal.has_more_entries_than(TOO_LONG_HISTORY):
+                self._events.history_too_long()
         return committed
 
     def _commit(self, batch: Batch, *, may_retry: bool) -> Committed:

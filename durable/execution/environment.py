@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -26,13 +27,15 @@ from durable.core.journal import Event
 from durable.core.message_types import MessageTypes
 from durable.core.names.recorded_names import resolve_name
 from durable.core.places import Place
-from durable.core.records import RunRecord, RunState
+from durable.core.records import TOO_LONG_HISTORY, RunRecord, RunState
 from durable.execution.connections import DATABASE_TROUBLE, OpenTransactions
 from durable.instrumentation import observers
 from durable.runtime import Runtime
 from durable.tag_hashes import stored_tags
 
 logger = logging.getLogger("durable.pass")
+
+_told_of_length: deque[str] = deque(maxlen=1_000)  # ids of runs
 
 _LOGGED: Final = frozenset({"run_failed", "run_diverged", "run_mistaken", "step_failed", "rollback_failed"})
 
@@ -100,6 +103,21 @@ class PassEvents:
             "the database has lost commits of run %s that it had answered, as after a failover to a standby that lagged "
             "or a restored backup: nothing was written, and the run is loaded again and does again what is missing",
             self._run.id,
+            extra={"run_id": self._run.id, "workflow": self._run.workflow},
+        )
+
+    def history_too_long(self) -> None:
+        """Log, once in a process for each run, that its history is longer than is reasonable."""
+        if self._run.id in _told_of_length:
+            return
+        _told_of_length.append(self._run.id)
+        logger.warning(
+            "run %s of %s has more than %s entries in its history: each pass loads them all, and each takes a kilobyte or "
+            "more of the worker's memory. Let ctx.loop iterate, which deletes the entries of old iterations, or give parts of the "
+            "work to children",
+            self._run.id,
+            self._run.workflow,
+            f"{TOO_LONG_HISTORY:,}",
             extra={"run_id": self._run.id, "workflow": self._run.workflow},
         )
 

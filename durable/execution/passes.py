@@ -30,7 +30,7 @@ from durable.core.divergences import OperationAt
 from durable.core.effects import Ask, Call, Operation, Save
 from durable.core.errors import HistoryDivergedError, PayloadError
 from durable.core.journal import Event, Journal, Node
-from durable.core.records import LONG_HISTORY, EntryKind, EntryRecord, Request, RunRecord, RunState
+from durable.core.records import LONG_HISTORY, TOO_LONG_HISTORY, EntryKind, EntryRecord, Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome, PassPolicy, PassWants, Slots, run_pass
 from durable.core.scope import Scope
@@ -251,6 +251,8 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
         _learn_names(store)
     queues = host.left_to_notify | {record.queue} if outcome.due_now else host.left_to_notify
     is_long = host.journal.has_more_entries_than(LONG_HISTORY)
+    if is_long and host.journal.has_more_entries_than(TOO_LONG_HISTORY):
+        host.events.history_too_long()
     return replace(outcome, queues_to_notify=queues, is_long=is_long) if queues or is_long else outcome
 
 
