@@ -24,14 +24,7 @@ from durable.core.scope import Scope
 from durable.core.words import is_readable, kind_of
 from durable.drivers import loop_threads
 from durable.drivers.host import Host, body_failure, call_atomically, call_unawaited, refuse_lazy_body, within_timeout
-from durable.drivers.threads import (
-    LoopDelegate,
-    Outcome,
-    call_in_branch_thread,
-    call_there,
-    finish_before_cancel,
-    unwrapped,
-)
+from durable.drivers.threads import LoopDelegate, Outcome, call_in_branch_thread, unwrapped
 
 
 class AsyncDriver:
@@ -107,10 +100,10 @@ class AsyncDriver:
         effect, value = _resumed(operation.send, None)
         while effect is not None:
             if isinstance(effect, Save) and effect.is_failure:
-                effect, value = await call_there(self._save_and_go_on, operation, effect)
+                effect, value = await self._owner.call_user_code(self._save_and_go_on, operation, effect)
                 continue
             if isinstance(effect, Call) and self._is_done_there(effect):
-                effect, value = await call_there(self._call_and_go_on, operation, effect)
+                effect, value = await self._owner.call_user_code(self._call_and_go_on, operation, effect)
                 continue
             try:
                 outcome = await _PERFORMERS[type(effect)](self, effect)
@@ -173,9 +166,9 @@ class AsyncDriver:
         if gathering is None or gathering.has_begun:
             gathering = self._gathering = _Gathering()
             gathering.save = self._owner.submit(gathering.begin, self.host)
-            unwrapped(await finish_before_cancel(gathering.save))
+            unwrapped(await gathering.save)
             return
-        _, error = await finish_before_cancel(gathering.save)
+        _, error = await gathering.save
         if error is not None:  # the error may concern the other branch only
             await self._owner.call(self.host.save, SAVE)
 
@@ -203,7 +196,7 @@ class AsyncDriver:
     async def _call_unawaited(self, effect: Call) -> Any:
         """Call a step's function in the owner's thread; in a thread of its own while there are branches."""
         if not self._forks or self.host.max_threads <= 1:
-            return await call_there(call_unawaited, effect, self.host)
+            return await self._owner.call_user_code(call_unawaited, effect, self.host)
         async with self._spare_threads:
             call = partial(call_unawaited, effect, self.host)
             return await call_in_branch_thread(call, self.host.branch_thread, self.host.branch_thread_ends)
@@ -214,7 +207,7 @@ class AsyncDriver:
                 f'step "{effect.name}" is atomic, so its function must be synchronous: a database transaction stays in '
                 "one thread. Write it with def; it may be called from an async workflow"
             )
-        return await call_there(call_atomically, effect, self.host)
+        return await self._owner.call_user_code(call_atomically, effect, self.host)
 
     async def _body(self, effect: Body) -> Any:
         context = self.host.async_context(effect.scope, self)

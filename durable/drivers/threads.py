@@ -21,7 +21,7 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +29,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-from asgiref.sync import AsyncToSync, sync_to_async
+import asgiref.sync
+from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
 
 
 class _Thread(Protocol):
@@ -286,39 +287,87 @@ class _Call(Generic[Result]):
 # -- from an event loop
 
 
-class LoopDelegate:
-    """Calls of the engine's for the thread that waits for the running event loop.
+class _HandedOver(asyncio.Future[Outcome[Result]]):
+    """The outcome of a call in another thread, which is not cut short.
 
-    asgiref calls a user's function there with its context and with the loop that it may call back into (`call_there`).
-    The engine's own calls need neither, and go straight to the executor that asgiref keeps for the thread, at half the
-    cost.
+    A task that is cancelled while it awaits the outcome is cancelled when it has it.
+    """
+
+    #: The call, if asgiref makes it: a task needs a reference.
+    task: asyncio.Task[None] | None = None
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002  # asyncio passes it
+        return False
+
+
+def _hand_over(
+    loop: asyncio.AbstractEventLoop, ended: _HandedOver[Result], call: Callable[[], Outcome[Result]]
+) -> None:
+    outcome: Outcome[Result] = None, RuntimeError("the call was cut off")
+    try:
+        outcome = call()
+    finally:
+        loop.call_soon_threadsafe(ended.set_result, outcome)
+
+
+class LoopDelegate:
+    """Calls for the thread that waits for the running event loop.
+
+    They go straight to the executor that asgiref keeps for the thread, at half the cost of asgiref's own calls.
     """
 
     def __init__(self) -> None:
         self._executor = _executor()
 
     def submit(self, function: Callable[..., Result], *args: Any) -> asyncio.Future[Outcome[Result]]:
-        """Call the function in that thread; return a future of its outcome."""
-        if self._executor is None:
-            return asyncio.ensure_future(_through_asgiref(function, args))
-        return asyncio.get_running_loop().run_in_executor(self._executor, _outcome, function, args)
+        """Call a function of the engine in that thread; return a future of its outcome."""
+        return self._submit(partial(_outcome, function, args))
 
     async def call(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Call the function in that thread; return what it returns or raise what it raises."""
-        return unwrapped(await finish_before_cancel(self.submit(function, *args)))
+        """Call a function of the engine in that thread; return what it returns or raise what it raises."""
+        return unwrapped(await self.submit(function, *args))
+
+    async def call_user_code(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Call, in that thread, a function that calls user code; return or raise its outcome.
+
+        As in a call by asgiref, the code has a copy of the caller's context, and may call back into the running loop.
+        """
+        call = partial(_outcome, function, args)
+        if self._executor is not None:  # otherwise asgiref calls it
+            context = contextvars.copy_context()
+            call = partial(context.run, _as_by_asgiref, context, asyncio.get_running_loop(), call)
+        return unwrapped(await self._submit(call))
+
+    def _submit(self, call: Callable[[], Outcome[Result]]) -> asyncio.Future[Outcome[Result]]:
+        loop = asyncio.get_running_loop()
+        ended: _HandedOver[Result] = _HandedOver(loop=loop)
+        work = partial(_hand_over, loop, ended, call)
+        if self._executor is not None:
+            self._executor.submit(work)
+        else:
+            ended.task = asyncio.create_task(sync_to_async(work)())
+        return ended
+
+
+#: What asgiref does with the context of a call in another thread; None if it no longer has this undocumented name.
+_restore_context: Callable[[contextvars.Context], object] | None = getattr(asgiref.sync, "_restore_context", None)
 
 
 def _executor() -> Executor | None:
-    """Return asgiref's executor; None if asgiref no longer has it under this undocumented name."""
+    """Return asgiref's executor; None if asgiref no longer has what a call needs under these undocumented names."""
     found = getattr(getattr(AsyncToSync, "executors", None), "current", None)
-    return found if isinstance(found, Executor) else None
+    is_known = _restore_context is not None and hasattr(SyncToAsync, "threadlocal")
+    return found if is_known and isinstance(found, Executor) else None
 
 
-async def call_there(function: Callable[..., Result], *args: Any) -> Result:
-    """Call, in the thread that waits for the running loop, a function that calls user code; return or raise its
-    outcome.
-    """
-    return unwrapped(await finish_before_cancel(_through_asgiref(function, args)))
+def _as_by_asgiref(
+    context: contextvars.Context, loop: asyncio.AbstractEventLoop, call: Callable[[], Outcome[Result]]
+) -> Outcome[Result]:
+    assert _restore_context is not None, "without it there is no executor"
+    _restore_context(context)  # asgiref's own variables have a mark of their thread
+    known: Any = SyncToAsync.threadlocal
+    known.main_event_loop, known.main_event_loop_pid = loop, os.getpid()
+    return call()
 
 
 async def call_in_branch_thread(
@@ -329,7 +378,7 @@ async def call_in_branch_thread(
     It has the context of the caller. The thread calls `at_end` before it ends.
     """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Outcome[Result]] = loop.create_future()
+    ended: _HandedOver[Result] = _HandedOver(loop=loop)
 
     def call() -> None:
         outcome: Outcome[Result] = None, RuntimeError("the thread of a branch could not be entered or left")
@@ -337,31 +386,10 @@ async def call_in_branch_thread(
             with around():
                 outcome = _outcome(function)
         finally:
-            loop.call_soon_threadsafe(future.set_result, outcome)
+            loop.call_soon_threadsafe(ended.set_result, outcome)
 
     wait = run(partial(contextvars.copy_context().run, call), at_end)
     try:
-        return unwrapped(await finish_before_cancel(future))
+        return unwrapped(await ended)
     finally:
         wait()  # for what comes after the outcome, which is short
-
-
-_through_asgiref = sync_to_async(_outcome)
-
-
-async def finish_before_cancel(awaitable: Awaitable[Result]) -> Result:
-    """Await something that must not be cut short: a cancellation takes effect when it has ended."""
-    future = asyncio.ensure_future(awaitable)
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError as error:
-            if future.cancelled():
-                raise
-            cancelled = error
-        except BaseException:
-            break
-    if cancelled is not None:
-        raise cancelled
-    return future.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dis
 import sys
 import threading
@@ -15,12 +16,13 @@ from types import CodeType, FrameType
 from typing import Any, cast
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.utils import translation
 
 from durable import signals
 from durable.core.effects import Ask, Fork, Operation, Save
 from durable.core.messages import PeekInbox, PeekRun
-from durable.drivers import aio, threads
-from durable.drivers import threads as owner_thread
+from durable.drivers import loop_threads, threads
 from durable.drivers.host import Host
 from durable.drivers.sync import SyncDriver
 from durable.drivers.threads import LoopDelegate, ThreadDelegate
@@ -80,17 +82,17 @@ def test_branches_that_come_to_a_save_together_share_it(h: Harness, monkeypatch:
 
 def test_a_plain_step_its_record_and_the_commit_are_one_hand_over(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    there, submit = threads.call_there, LoopDelegate.submit
+    call, submit = LoopDelegate.call_user_code, LoopDelegate.submit
 
-    def noting_call(function: Any, *args: Any) -> Any:
+    def noting_call(delegate: LoopDelegate, function: Any, *args: Any) -> Any:
         calls.append(function.__name__)
-        return there(function, *args)
+        return call(delegate, function, *args)
 
     def noting_save(delegate: LoopDelegate, function: Any, *args: Any) -> Any:
         calls.append(function.__name__)
         return submit(delegate, function, *args)
 
-    monkeypatch.setattr(aio, "call_there", noting_call)
+    monkeypatch.setattr(LoopDelegate, "call_user_code", noting_call)
     monkeypatch.setattr(LoopDelegate, "submit", noting_save)
 
     async def awaited() -> str:
@@ -125,6 +127,69 @@ def test_what_cancels_a_step_while_its_function_runs_waits_for_its_record(h: Har
     [step] = [each for each in run.history() if each.location == "work"]
     assert step.status == "completed"
     assert run.state == "failed"  # to cancel an operation is a mistake
+
+
+def test_what_cancels_a_step_during_its_commit_waits_for_it(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    save = PassHost.save
+    were_done: list[bool] = []
+
+    def held(host: PassHost, effect: Save) -> None:
+        began.set()
+        go_on.wait(60)
+        save(host, effect)
+
+    async def work() -> str:
+        return "done"
+
+    async def ship(ctx: Any) -> Any:
+        task = asyncio.ensure_future(ctx.step("work", work))
+        await asyncio.to_thread(began.wait, 60)
+        task.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        were_done.append(task.done())
+        go_on.set()
+        await task
+
+    monkeypatch.setattr(PassHost, "save", held)
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert were_done == [False]
+    assert [each.status for each in run.history() if each.location == "work"] == ["completed"]
+
+
+number: contextvars.ContextVar[int] = contextvars.ContextVar("number", default=0)
+
+
+@pytest.mark.parametrize("replaced", [None, (loop_threads, "_can_be_lent_a_loop", False), (threads, "_executor", None)])
+def test_a_plain_step_has_the_context_of_the_body_and_may_call_its_loop(
+    h: Harness, monkeypatch: pytest.MonkeyPatch, replaced: tuple[Any, str, Any] | None
+) -> None:
+    """On a loop that is kept, on one that asgiref makes, and should asgiref keep its executor in another place."""
+    if replaced is not None:
+        module, name, answer = replaced
+        monkeypatch.setattr(module, name, lambda: answer)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def note() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    def look() -> list[Any]:
+        found = [number.get(), translation.get_language()]
+        async_to_sync(note)()
+        return found
+
+    async def ship(ctx: Any) -> Any:
+        await note()
+        number.set(7)
+        with translation.override("de"):
+            return await ctx.step("look", look)
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert run.output == [7, "de"]
+    assert loops[0] is loops[1]
 
 
 def test_a_save_that_fails_is_the_failure_of_one_branch(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,12 +236,12 @@ def test_receivers_are_called_where_they_may_use_the_orm(h: Harness) -> None:
 def test_everything_goes_to_the_thread_that_waits(h: Harness, monkeypatch: pytest.MonkeyPatch, is_kept: bool) -> None:
     """Also should asgiref keep its executor in another place."""
     if not is_kept:
-        monkeypatch.setattr(owner_thread, "_executor", lambda: None)
-    threads: list[int] = []
+        monkeypatch.setattr(threads, "_executor", lambda: None)
+    found_in: list[int] = []
     save = PassHost.save
 
     def noting(host: PassHost, effect: Save) -> None:
-        threads.append(threading.get_ident())
+        found_in.append(threading.get_ident())
         save(host, effect)
 
     async def ship(ctx: Any) -> int:
@@ -189,8 +254,8 @@ def test_everything_goes_to_the_thread_that_waits(h: Harness, monkeypatch: pytes
     run = h.start(ship, id="run")
     h.finish(run)
     assert run.output == threading.get_ident()
-    assert len(threads) >= 4
-    assert set(threads) == {threading.get_ident()}
+    assert len(found_in) >= 4
+    assert set(found_in) == {threading.get_ident()}
 
 
 # -- A fork whose own thread is interrupted at any instruction, as by an exception that a signal handler raises there
