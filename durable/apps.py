@@ -62,7 +62,7 @@ class DurableConfig(AppConfig):
         pre_save.connect(_prepare_schedule, sender=Schedule, dispatch_uid="durable.schedules")
         post_migrate.connect(_follow_migrate, sender=self)
         recorded_names.look_with(_look_for_moves)
-        sessions.read_all_times()
+        sessions.look_at_new_sessions()
         database.look_at_first_request()
         metrics.set_up()
         tracing.set_up()

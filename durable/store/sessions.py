@@ -90,9 +90,12 @@ def driver_connection(connection: BaseDatabaseWrapper) -> Any:
 _TIMESTAMPTZ: Final = 1184  # PostgreSQL's number of the type
 
 
-def read_all_times() -> None:
-    """Let each new session of durable's database read times outside of Python's range as EARLIEST or LATEST."""
+def look_at_new_sessions() -> None:
+    """Let each new session of durable's database read times outside of Python's range as EARLIEST or LATEST, and be
+    watched if it is made within `guarded`.
+    """
     connection_created.connect(_bound_times, dispatch_uid="durable.store.sessions.times")
+    connection_created.connect(_watch_if_guarded, dispatch_uid="durable.store.sessions")
 
 
 def _bound_times(*, connection: BaseDatabaseWrapper, **_: object) -> None:
@@ -164,7 +167,6 @@ def _is_read_only(connection: BaseDatabaseWrapper) -> bool:
 @contextmanager
 def guarded() -> Iterator[None]:
     """Restore the sessions that the code of a pass uses in the block, in this thread and in those of its branches."""
-    connection_created.connect(_on_created, dispatch_uid="durable.store.sessions")
     for connection in connections.all(initialized_only=True):
         _watch(connection)
     token = _is_guarded.set(True)
@@ -174,8 +176,9 @@ def guarded() -> Iterator[None]:
         _is_guarded.reset(token)
 
 
-def _on_created(*, connection: BaseDatabaseWrapper, **_: object) -> None:
-    _watch(connection)
+def _watch_if_guarded(*, connection: BaseDatabaseWrapper, **_: object) -> None:
+    if _is_guarded.get():
+        _watch(connection)
 
 
 def _watch(connection: BaseDatabaseWrapper) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections
-from django.db.backends.signals import connection_created
 
 from durable.conf import conf
 from durable.execution.passes import execute_pass
@@ -34,7 +33,6 @@ def proxied(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator
     with monkeypatch.context() as patch:
         wrap_connections(patch.setattr)
         yield
-        connection_created.disconnect(dispatch_uid="durable.store.sessions")
         connections.close_all()
 
 

@@ -66,7 +66,6 @@ def holder() -> Iterator[RunExecutor]:
     stop, store = ShutdownFlag(), store_for(conf.DATABASE)
     with lease_manager(store, stop) as manager:
         yield RunExecutor(store=store, execute=execute_pass, leases=manager, stop=stop)
-    connection_created.disconnect(dispatch_uid="durable.store.sessions")
     connections.close_all()
 
 
