@@ -120,7 +120,7 @@ class SQLFunction:
         # psycopg's annotation lacks None, which is NULL
         values: Any = [None if each is None else each.encode() for each in texts]
         try:
-            with connection.wrap_database_errors, raw.lock:
+            with raw.lock:
                 if sessions.restored_by(connection):
                     return _row(raw.pgconn.exec_(self._after(sessions.preface(connection), raw.pgconn, values)))
                 # in a transaction never by name: a forgotten statement would break the transaction
@@ -135,7 +135,8 @@ class SQLFunction:
         except BaseException:
             if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:  # an unread answer is outstanding
                 connection.close()
-            raise
+            with connection.wrap_database_errors:  # here only: this is for each call
+                raise
 
     def _answer(self, raw: psycopg.Connection[Any], values: Any, *, by_name: bool, uninterrupted: bool) -> PGresult:
         pgconn = raw.pgconn
@@ -255,7 +256,7 @@ def fetched(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:
     A time that Python cannot read becomes LATEST or EARLIEST. Then the rows are converted again, not queried again: the
     statement may have changed rows, as a claim does.
     """
-    if not cursor.description:
+    if cursor.pgresult is None or not cursor.pgresult.nfields:  # `description` makes an object for each column
         return []
     try:
         return cursor.fetchall()
