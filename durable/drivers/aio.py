@@ -12,7 +12,7 @@ import asyncio
 import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -139,11 +139,10 @@ class AsyncDriver:
     def _call_and_go_on(self, operation: Operation, effect: Call) -> tuple[Effect | _Unawaited | None, Any]:
         """Call a step's plain function, save, and return the operation's next effect that is not a save."""
         try:
-            with ExitStack() as calling:
-                calling.enter_context(self.host.calling(effect))
+            with (calling := self.host.calling(effect)):
                 value = call_unawaited(effect, self.host)
-                if inspect.isawaitable(value):
-                    return _Unawaited(effect, value, calling.pop_all()), None
+            if inspect.isawaitable(value):
+                return _Unawaited(effect, value, calling), None
         except BaseException as error:
             following, value = _resumed(operation.throw, error)
         else:
@@ -311,11 +310,11 @@ class _Operation(Coroutine[Any, Any, Any]):
 
 @dataclass(frozen=True, slots=True)
 class _Unawaited:
-    """What a plain function has returned, to be awaited within `calling`."""
+    """What a plain function has returned, to be awaited within `calling`, which is entered again."""
 
     call: Call
     value: Awaitable[Any]
-    calling: ExitStack
+    calling: AbstractContextManager[None]
 
 
 class _Gathering:

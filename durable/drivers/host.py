@@ -62,7 +62,10 @@ class Host(Protocol):
         """Wait in memory without blocking the event loop."""
 
     def calling(self, call: Call) -> AbstractContextManager[None]:
-        """Return the context manager around the call of a user's function, in the thread or task that calls it."""
+        """Return the context manager around the call of a user's function, in the thread or task that calls it.
+
+        It may be entered again for what the function has returned, unless calls are observed.
+        """
 
     def calling_here(self, call: Call) -> AbstractContextManager[None]:
         """Return the context manager around a function in its own thread: transactions that it leaves open are an
