@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -414,6 +415,17 @@ class TestSqlite:
         monkeypatch.setattr(connection.features, "supports_covering_indexes", False)
         models = apps.get_app_config("durable").get_models()
         assert [found for model in models for found in model.check(databases=["default"])] == []
+
+
+def test_a_distribution_with_a_package_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert configuration.check_namesake() == []
+    about = tmp_path / "durable_rules-2.0.28.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: durable_rules\nVersion: 2.0.28\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    [message] = configuration.check_namesake()
+    assert message.id == "durable.E023"
+    assert "durable-rules 2.0.28 is installed" in message.msg
 
 
 class TestDatabase:

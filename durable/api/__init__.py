@@ -12,7 +12,7 @@ try:
     import rest_framework
 except ImportError as error:
     raise ImproperlyConfigured(
-        f'durable.api needs {error.name}: install "durable[api]", or do not include durable.api.urls'
+        f'durable.api needs {error.name}: install "durable-django[api]", or do not include durable.api.urls'
     ) from error
 
 __all__: list[str] = []

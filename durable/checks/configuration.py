@@ -28,6 +28,7 @@ E019    a database that is neither PostgreSQL nor SQLite
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)
 E022    a PostgreSQL that is too old (`durable.checks.database`)
+E023    another distribution is installed that has a package named durable
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
@@ -410,6 +411,20 @@ def check_vendor(**_: object) -> list[CheckMessage]:
         "A router sends the app durable there."
     )
     return [Error(message, hint=hint, id="durable.E019")]
+
+
+@register(TAG)
+def check_namesake(**_: object) -> list[CheckMessage]:
+    """Check that no other distribution writes its files into the package `durable`: the later one has replaced some."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("durable-rules")
+    except PackageNotFoundError:
+        return []
+    message = f"durable-rules {found} is installed: its package is called durable, too."
+    hint = "Use one of the two in an environment: pip uninstall durable-rules, then pip install --force-reinstall durable-django."
+    return [Error(message, hint=hint, id="durable.E023")]
 
 
 @register(TAG)

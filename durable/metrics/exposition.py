@@ -95,7 +95,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
         refusal["WWW-Authenticate"] = 'Bearer realm="durable"'
         return refusal
     if not is_installed():
-        raise ImproperlyConfigured('durable.metrics.urls needs prometheus_client: install "durable[metrics]"')
+        raise ImproperlyConfigured('durable.metrics.urls needs prometheus_client: install "durable-django[metrics]"')
 
     body, content_type = exposition(request.headers.get("Accept", ""))
     response = HttpResponse(body, content_type=content_type)

@@ -134,7 +134,7 @@ class Command(BaseCommand):
             yield
             return
         if not is_installed():
-            raise CommandError('--metrics-port needs prometheus_client: install "durable[metrics]"')
+            raise CommandError('--metrics-port needs prometheus_client: install "durable-django[metrics]"')
         from durable.metrics.exposition import served, shared_directory
 
         with ExitStack() as stack:
