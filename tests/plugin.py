@@ -66,7 +66,8 @@ def number_of_this_process() -> int | None:
 
 def selects(options: Any) -> bool:
     """Whether the command names the tests to run."""
-    return bool(options.file_or_dir or options.keyword or options.markexpr or options.lf or options.stepwise)
+    # the last two are unknown with `-p no:cacheprovider`
+    return any(getattr(options, name, None) for name in ("file_or_dir", "keyword", "markexpr", "lf", "stepwise"))
 
 
 def tests_run_elsewhere(config: pytest.Config) -> bool:

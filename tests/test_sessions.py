@@ -33,7 +33,10 @@ def test_in_a_browser(): pass
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "passed"),
-    [((), 1), (("--all",), 3), (("test_tiers.py",), 3), (("-k", "long or quick"), 2), (("-m", "browser"), 1)],
+    [
+        *(((), 1), (("-p", "no:cacheprovider"), 1)),
+        *((("--all",), 3), (("test_tiers.py",), 3), (("-k", "long or quick"), 2), (("-m", "browser"), 1)),
+    ],
 )
 def test_what_takes_long_is_left_out_where_nothing_is_selected_and_that_is_said(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], passed: int
@@ -48,7 +51,7 @@ def test_what_takes_long_is_left_out_where_nothing_is_selected_and_that_is_said(
     done = pytester.runpytest_subprocess("-p", "tests.plugin", *arguments)
     assert done.parseoutcomes()["passed"] == passed
     said = "*2 tests were left out (1 browser, 1 slow)*pytest --all*"
-    if arguments:
+    if arguments and arguments[0] != "-p":
         done.stdout.no_fnmatch_line(said)
     else:
         done.stdout.fnmatch_lines([said])

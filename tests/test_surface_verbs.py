@@ -278,7 +278,7 @@ def by_rest(user: User, verb: Verb, name: str, shell: Shell, **more: str) -> Ans
 def by_shell(user: User, verb: Verb, name: str, shell: Shell, *more: str) -> Answer:
     who = ("--reason", REASON, "--as", user.username)
     done = shell(verb.command, name, *CASES[verb.action].words, *who, *more)
-    return Answer({0: "done", 1: "refused"}[done.status], done.err)
+    return Answer({0: "done", 1: "refused"}[done.status], done.out.strip() + done.err)
 
 
 #: Where REST shows what a verb is about, with its revision.
@@ -340,7 +340,9 @@ def test_each_verb_has_a_case() -> None:
 def test_it_is_done_and_logged_with_the_reason(surface: str, verb: Verb, shell: Shell) -> None:
     case = CASES[verb.action]
     case.ready()
-    assert SURFACES[surface](a_user(), verb, case.name, shell).outcome == "done"
+    answer = SURFACES[surface](a_user(), verb, case.name, shell)
+    assert answer.outcome == "done"
+    assert surface != "cli" or answer.text
     assert case.is_done is not None
     assert case.is_done()
     assert logged() == [(surface, "ada", verb.action, "done")]

@@ -82,8 +82,7 @@ def view_of(
 
 def payload_title(name: str, of: str = "") -> str:
     """Return the name of a payload of a run, or of a message in the queue `of`, for people."""
-    text = _TITLES.get(name)
-    return name if text is None else str(text) % {"queue": of}
+    return str(_TITLES[name]) % {"queue": of}
 
 
 def folded_html(value: Any, most: int) -> SafeString:

@@ -162,6 +162,13 @@ class TestViewer:
             assert "too large for this page" in text_of(operator.get(address))
         assert downloaded(operator, "run", of="output") == "x" * PAGE_BYTES
 
+    def test_those_of_other_runs_take_no_room_on_its_page(self, stage: Stage, operator: Client) -> None:
+        for name in ("run", "the one before it in the list"):
+            stage.start(flows.quick, "shown here", id=name)
+        Run.objects.exclude(pk="run").update(output=json.dumps("x" * (PAGE_BYTES - 2)))
+        page = text_of(operator.get(url("change", "run")))
+        assert page.count("shown here") == 2, "the input and the output"
+
     def test_bytes_are_shown_as_text(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.quick, b"\x00\xff<b>", id="run")
         assert r"b&#x27;\\x00\\xff&lt;b&gt;&#x27;" in text_of(operator.get(url("change", "run")))
@@ -235,6 +242,8 @@ class TestAddresses:
         assert downloaded(operator, "run", of="arguments", at="prepare") == [{"cat": "Mochi"}]
         page = text_of(operator.get(url("change", "run"), {"part": "messages"}))
         assert "of=message&amp;id=" in page
+        titled = operator.get(url("payload", "run"), {"of": "message", "id": message})
+        assert "<h1>Message of approved</h1>" in text_of(titled)
         step = text_of(operator.get(url("step", "run"), {"at": "prepare"}))
         assert "of=output&amp;at=prepare" in step
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, CriticalError, get_run, workflow
+from durable import AsyncContext, Context, CriticalError, MapError, get_run, workflow
 from durable.core.children import maps
 from durable.core.location import escape
 from durable.testing import Harness
@@ -280,6 +280,27 @@ def caught(ctx: Context) -> Any:
     result = ctx.try_block("bills here", lambda inner: inner.map("bills", one, [(0,)]).outputs)
     assert result.failure is not None
     return [result.failure.source, result.failure.name, result.failure.error.type]
+
+
+def test_a_caught_failure_stays_when_the_child_is_recovered() -> None:
+    FAIL.add(0)
+    with Harness() as h:
+        run = h.start(consoled.using(id="p"))
+        h.settle()
+        FAIL.clear()
+        get_run("p:bills:0").recover()
+        assert h.finish(run).output == "MapError"
+        assert get_run("p:bills:0").result() == 0
+
+
+@workflow(name="maps.consoled")
+def consoled(ctx: Context) -> str:
+    try:
+        ctx.map("bills", one, [(0,)])
+    except MapError as error:
+        ctx.sleep("a while", 60)
+        return type(error).__name__
+    return "no failure"
 
 
 def test_a_map_of_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,18 +218,19 @@ class TestBackfilling:
 
 class TestEditing:
     def test_what_is_given_changes_and_the_rest_stays(self, h: Harness) -> None:
-        make(args=[7], overlap="queue", window="1 hour")
-        verbs.edit("s", rule="every 6 hours", jitter="1 min", kwargs={}, catch_up="none")
+        make(args=[7], overlap="queue", catch_up="all", window="1 hour")
+        verbs.edit("s", rule="every 6 hours", jitter="1 min", kwargs={})
         found = row()
         assert (found.rule, found.overlap, found.catch_up, found.window) == (
             "every 6 hours",
             "queue",
-            "none",
+            "all",
             timedelta(hours=1),
         )
         assert found.next_at == NOON + timedelta(hours=6)
         assert arguments_of(found) == ([7], {})
-        assert verbs.edit("s", no_window=True, args=[8]).window is None
+        changed = verbs.edit("s", no_window=True, args=[8], catch_up="none")
+        assert (changed.window, changed.catch_up) == (None, "none")
         assert arguments_of(row()) == ([8], {})
 
     def test_one_of_the_code_is_refused(self, h: Harness) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from durable.core.errors import UnknownLimitError
 from durable.core.limits.slot_records import Admission, SlotChange, SlotKind, SlotWant
 from durable.core.records import Hold, HoldKind, RunChange, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
+from durable.models import Run
 from durable.store import Store, sessions
 from durable.store.postgres import PostgresStore, sql_functions
 from tests.store.conftest import POSTGRES
@@ -495,6 +497,22 @@ class TestOnPostgres:
             assert sql_functions.ACQUIRE(POSTGRES, given)[2] is None
             cursor.execute("SHOW synchronous_commit")
             assert cursor.fetchone() == ("on",)
+
+    def test_a_run_that_is_paused_before_it_learns_of_its_slot_is_not_woken(
+        self, postgres_store: PostgresStore
+    ) -> None:
+        """Its row was locked when the slot came, so a note tells the sweep of it."""
+        (one, two), want = runs(postgres_store, "ab"), SlotWant("x", "", SlotKind.OPEN, 1)
+        take(postgres_store, one, want)
+        wait(postgres_store, two, want)
+        with transaction.atomic(using=POSTGRES), ThreadPoolExecutor(1) as other:
+            Run.objects.using(POSTGRES).select_for_update().get(id="b")
+            assert other.submit(give_up, postgres_store, one).result(60) == frozenset()
+            other.submit(connections.close_all).result(60)
+        paused = Summary(SummaryKind.PAUSED)
+        postgres_store.change("b", lambda run, _entries: RunChange(run=transitions.paused_at_once(run, summary=paused)))
+        queues, _ = postgres_store.sweep_slots(NOW, 10)
+        assert (queues, the(postgres_store, "b").wake_at, holders(postgres_store, "b")) == (frozenset(), None, ["b"])
 
 
 # -- A commit that gives up slots is one statement on PostgreSQL, whatever else it writes, and however it is sent
