@@ -114,7 +114,7 @@ class Workers:
 
 
 def worker_overview(within: RunQuerySet | None = None) -> Workers:
-    """Return the workers, at most `MOST`, dead ones last. A few statements, and a Redis command for each RQ worker.
+    """Return the workers, at most `MOST`, dead ones last. A few statements, and two commands for each Redis.
 
     A failure of Redis is reported in `problem` and not raised.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Worker
+from rq.utils import utcparse
 from rq.worker_registration import REDIS_WORKER_KEYS
 
 from durable.conf import conf
@@ -86,36 +87,44 @@ class RegisteredWorker:
 
 
 def registered_workers(redis: Redis, most: int) -> list[RegisteredWorker]:
-    """Return at most `most` workers, in the order of their names, with a Redis command for each. Raises RedisError.
+    """Return at most `most` workers, in the order of their names, with two commands. Raises RedisError.
 
     A record that cannot be read is left out, and the log names it.
     """
     names: Any = redis.smembers(REDIS_WORKER_KEYS)
-    keys = sorted(each if isinstance(each, str) else each.decode(errors="replace") for each in names)
+    keys = sorted(map(_text, names))[:most]
+    with redis.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            pipeline.hgetall(key)
+        records = pipeline.execute()
     found = []
-    for key in keys[:most]:
+    for key, record in zip(keys, records, strict=True):
         try:
-            worker = Worker.find_by_key(key, connection=redis)
-            if worker is not None:
-                found.append(_read_workers(worker))
-        except (RedisError, OSError):
-            raise
-        except (ValueError, TypeError, LookupError, AttributeError) as error:  # other programs write to Redis too
+            if record:
+                found.append(_registered(key, {_text(name): _text(value) for name, value in record.items()}))
+        except ValueError as error:  # other programs write to Redis too
             logger.warning("the record %r of an RQ worker cannot be read: %s", key, error)
     return found
 
 
-def _read_workers(worker: Any) -> RegisteredWorker:
+def _registered(key: str, record: Mapping[str, str]) -> RegisteredWorker:
+    name = key.removeprefix(Worker.redis_worker_namespace_prefix)
+    if name == key:
+        raise ValueError("its key has another prefix")
     return RegisteredWorker(
-        name=worker.name,
-        host=worker.hostname or "",
-        pid=worker.pid or 0,
-        queues=tuple(worker.queue_names()),
-        state=str(getattr(worker.get_state(), "value", worker.get_state())),
-        last_heartbeat=_aware(worker.last_heartbeat),
-        started_at=_aware(worker.birth_date),
+        name=name,
+        host=record.get("hostname", ""),
+        pid=int(record.get("pid") or 0),
+        queues=tuple(filter(None, record.get("queues", "").split(","))),
+        state=record.get("state", "?"),
+        last_heartbeat=_moment(record.get("last_heartbeat")),
+        started_at=_moment(record.get("birth")),
     )
 
 
-def _aware(moment: datetime | None) -> datetime | None:
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode(errors="replace")
+
+
+def _moment(text: str | None) -> datetime | None:
+    return utcparse(text).replace(tzinfo=UTC) if text else None

@@ -459,6 +459,26 @@ class TestRecordsOfOthers:
         assert ([*found.workers], found.problem) == ([], "")
         assert "rq:worker:evil" in caplog.text
 
+    def test_the_records_of_any_number_of_workers_are_read_at_once(
+        self, stage: Stage, redis_connection: "redis.Redis"
+    ) -> None:
+        def reads() -> int:
+            return int(redis_connection.info("stats")["total_reads_processed"])
+
+        asked = []
+        for number in (2, 40):
+            for each in range(number):
+                record = {"hostname": "web", "pid": each + 1, "queues": "default,high", "state": "idle"}
+                redis_connection.hset(f"rq:worker:w{each}", mapping={**record, "birth": "2026-01-01T00:00:00.000000Z"})
+                redis_connection.sadd("rq:workers", f"rq:worker:w{each}", f"rq:worker:gone{each}")
+            before = reads()
+            assert len(worker_overview().workers) == number
+            asked.append(reads() - before)
+        assert asked[0] == asked[1]
+        worker = worker_overview().workers[0]
+        assert (worker.name, worker.host, worker.pid, worker.queues) == ("w0", "web", 1, ("default", "high"))
+        assert worker.started_at == datetime(2026, 1, 1, tzinfo=UTC)
+
     @pytest.mark.parametrize(
         "text", ["[" * 100_000, '{"at": "2026-01-01T00:00:00", "interval": 5, "by": "x"}', b"\xff"]
     )
