@@ -3,9 +3,9 @@
 A run's end is counted once, in the transaction that moves the watermark past its minute. A run is visible some time
 after its `finished_at`: at the commit of its worker, or of the user's transaction that cancelled it. So the watermark
 stays behind the oldest transaction that may still make a run visible. On PostgreSQL that is known: the number of one
-look's transaction is compared with the oldest transaction in progress at a later one. A transaction that stays open
-therefore holds the figures back, and they say where they end. SQLite has one writer at a time, which is this one. On
-other databases the watermark stays `WITHOUT_SNAPSHOTS` behind.
+look's transaction is compared with the oldest transaction in progress at a later one. A transaction of this database
+that stays open therefore holds the figures back, and they say where they end. SQLite has one writer at a time, which is
+this one. On other databases the watermark stays `WITHOUT_SNAPSHOTS` behind.
 
 `finished_at` is the time of the process that wrote it. `MARGIN` is what the clocks may differ, and what may pass
 between that reading of the clock and the write. What becomes visible later than all this is in no chart.
@@ -78,10 +78,14 @@ GROUP BY 1, 2, 3, 4
 
 
 # This transaction, which is newer than all earlier writers, and the oldest other one in progress. The snapshot does not
-# show transactions newer than the newest ended one, but none of those is older than an earlier query.
+# show transactions newer than the newest ended one, but none of those is older than an earlier query. It has those of
+# all databases: one that is seen in another database does not count. The sessions are read later than the snapshot, but
+# a transaction never changes its database.
 _SNAPSHOT: Final = """
 SELECT pg_current_xact_id()::text::bigint, COALESCE(
-  (SELECT min(other::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) AS other),
+  (SELECT min(other::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) AS other
+    WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_xid = other::xid AND datname <> current_database())
+      AND NOT EXISTS (SELECT FROM pg_prepared_xacts WHERE transaction = other::xid AND database <> current_database())),
   pg_current_xact_id()::text::bigint)
 """
 

@@ -24,7 +24,7 @@ from durable.admin import access, charts, pages
 from durable.admin.charts import ended_charts
 from durable.admin.pages import AdminPages
 from durable.admin.text import as_key, url_maker
-from durable.inspection.causes import MOST, CauseSummary, FailedRun, failed_runs, further_causes, list_causes
+from durable.inspection.causes import MOST, CauseSummary, FailedRun, causes_and_lines, failed_runs
 from durable.inspection.explanation import misfits_of_failed, replay_check
 from durable.inspection.findings import Finding, collect_findings, how_it_failed
 from durable.inspection.humanize import thousands
@@ -528,8 +528,7 @@ def needs_a_person(now: datetime, site: str) -> Attention:
 
 
 def _attention(now: datetime, workers: Workers, site: str, *, has_children: bool = False) -> Attention:
-    causes = list_causes(now, muted=False, most=CAUSES)
-    further = further_causes(after=CAUSES, most=MOST - CAUSES + 1) if len(causes) == CAUSES else []
+    causes, further = causes_and_lines(now, most=CAUSES, lines=MOST - CAUSES + 1)
     findings = collect_findings(now, workers, failed=[])  # failed runs are shown by cause
     return Attention(
         rows=[

@@ -137,9 +137,15 @@ def list_causes(
     return _summaries(list(_newest_first(muted)[:most]), now)
 
 
-def further_causes(*, after: int, most: int) -> list[CauseLine]:
-    """Return up to `most` unmuted causes after the first `after` of `list_causes`; two statements."""
-    causes = list(_newest_first(muted=False)[after : after + most])
+def causes_and_lines(now: datetime, *, most: int, lines: int) -> tuple[list[CauseSummary], list[CauseLine]]:
+    """Return the first `most` unmuted causes, as `list_causes` does, and up to `lines` of the following ones."""
+    causes = list(_newest_first(muted=False)[: most + lines])
+    return _summaries(causes[:most], now), _lines(causes[most:])
+
+
+def _lines(causes: Sequence[Any]) -> list[CauseLine]:
+    if not causes:
+        return []
     counts = _open_of_each(causes, LINE_CAP)
     return [
         CauseLine(

@@ -192,6 +192,32 @@ class TestOtherTransactions:
         settle(LATER)
         assert counted() == {"12:00": (1, 0, 0), "12:01": (0, 0, 1)}
 
+    @pytest.mark.parametrize("is_prepared", [False, True])
+    @pytest.mark.parametrize("is_elsewhere", [False, True])
+    def test_a_transaction_that_writes_holds_back_its_own_database_alone(
+        self, session: psycopg.Connection[Any], is_prepared: bool, is_elsewhere: bool
+    ) -> None:
+        begin_at(NOON)
+        ended("1", NOON)
+        where = other_session() | ({"dbname": "postgres"} if is_elsewhere else {})
+        with psycopg.connect(**where) as writer:
+            writer.execute("SELECT pg_current_xact_id()")
+            if is_prepared:
+                writer.execute("PREPARE TRANSACTION 'writes for long'")
+            if is_elsewhere:
+                settle(LATER)
+            else:
+                for _ in range(3):
+                    roll_up(LATER)
+            found = counted()
+            if is_prepared:
+                writer.rollback()
+                writer.autocommit = True
+                writer.execute("ROLLBACK PREPARED 'writes for long'")
+            else:
+                writer.rollback()
+        assert found == ({"12:00": (1, 0, 0)} if is_elsewhere else {})
+
     def test_a_transaction_that_only_reads_holds_nothing_back(self, session: psycopg.Connection[Any]) -> None:
         begin_at(NOON)
         ended("1", NOON)
