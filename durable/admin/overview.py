@@ -408,7 +408,7 @@ def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
             return where, wakes if finding.kind == "slot_idle" else []
         case "commits_lost":
             return url("change", as_key(finding.runs[0][0])), []
-        case "redis" | "stale_lease" | "old_snapshot" | "retention_late":
+        case "redis" | "stale_lease" | "old_snapshot" | "transaction_ids" | "retention_late":
             return url("workers"), []
         case _ if finding.wanted is None and finding.runs:
             return url("change", as_key(finding.runs[0][0])), []

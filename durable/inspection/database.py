@@ -1,4 +1,4 @@
-"""The state of the database: its schema, its clock, and holders of old snapshots.
+"""The state of the database: its schema, its clock, holders of old snapshots, and transaction ids.
 
 PostgreSQL shows the start of other roles' sessions only to a member of pg_read_all_stats (or pg_monitor).
 """
@@ -243,3 +243,49 @@ def _slot(name: str, is_active: bool, age: int) -> OldSnapshot:
 
 #: Functions that make a snapshot of a statement's columns, in the order of the statements.
 _KINDS: Final[Sequence[Callable[..., OldSnapshot]]] = (_session, _prepared, _replica, _slot)
+
+
+#: The server gives no transaction a number when so many are between the oldest that is not frozen and the next.
+LAST_ID: Final = 2**31 - 3_000_000
+#: How far beyond `autovacuum_freeze_max_age`, where autovacuum begins to freeze a table, its age may come.
+_WHILE_FREEZING: Final = 1.5
+
+_OLDEST_IDS = """
+SELECT datname, age(datfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint
+FROM pg_database ORDER BY age(datfrozenxid) DESC LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionIds:
+    """The age of the oldest transaction id that some table of the server still needs: that of `database`.
+
+    Autovacuum begins to freeze a table at `freezes_at`. At `LAST_ID` the server refuses all that writes.
+    """
+
+    database: str
+    age: int
+    freezes_at: int
+
+    @property
+    def is_old(self) -> bool:
+        """Whether autovacuum should have frozen it by now."""
+        return self.age > _WHILE_FREEZING * self.freezes_at
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether half of the ids are used up as well."""
+        return self.is_old and self.age > LAST_ID / 2
+
+
+def transaction_ids() -> TransactionIds | None:
+    """Return the age of the server's oldest transaction ids; one statement.
+
+    All databases of a server share the ids. None if the database is not PostgreSQL. Database errors propagate.
+    """
+    if connections[conf.DATABASE].vendor != "postgresql":
+        return None
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(_OLDEST_IDS)
+        [(database, age, freezes_at)] = cursor.fetchall()
+    return TransactionIds(database=database, age=age, freezes_at=freezes_at)

@@ -23,7 +23,7 @@ from durable.core.witnesses import LOST_COMMITS
 from durable.inspection.activities import MOST_ACTIVITIES, hung_steps
 from durable.inspection.causes import NEWEST, FailedRun, failed_runs
 from durable.inspection.counting import Count, added, count_capped, moment_of, sample_rows
-from durable.inspection.database import old_snapshots
+from durable.inspection.database import LAST_ID, old_snapshots, transaction_ids
 from durable.inspection.explain_states import LATE
 from durable.inspection.explanation import replay_check
 from durable.inspection.humanize import quoted, shortened, span, thousands
@@ -74,7 +74,7 @@ class Finding:
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, slot_idle, line_still, line_long,
     slot_kept, no_worker, unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost,
-    retention_late.
+    retention_late, transaction_ids.
     `is_urgent`: the runs concerned do not continue until an operator acts.
     """
 
@@ -126,6 +126,7 @@ def collect_findings(
         *_failed(failed),
         *_messages_left(unreceived),
         *_snapshots(),
+        *_transaction_ids(),
         *(_retention(now) if within is None else []),
     ]
 
@@ -281,6 +282,28 @@ def _snapshots() -> list[Finding]:
     return [
         Finding(kind="old_snapshot", title=title, advice=advice, count=Count(number=len(found)), is_urgent=is_urgent)
     ]
+
+
+def _transaction_ids() -> list[Finding]:
+    ids = transaction_ids()
+    if ids is None or not ids.is_old:
+        return []
+    title = _(
+        'The oldest transaction ids of the database "%(database)s" are %(age)s transactions old, and autovacuum freezes '
+        "them at %(freezes_at)s; at %(last)s the server refuses to write"
+    ) % {
+        "database": ids.database,
+        "age": thousands(ids.age),
+        "freezes_at": thousands(ids.freezes_at),
+        "last": thousands(LAST_ID),
+    }
+    advice = _(
+        "End what holds an old snapshot (`durable doctor` names it). If nothing does, autovacuum is too slow: set "
+        "autovacuum_vacuum_cost_delay = 0, and run VACUUM (FREEZE) there on the tables that this lists first: "
+        "%(command)s"
+    ) % {"command": "SELECT oid::regclass, age(relfrozenxid) FROM pg_class WHERE relkind IN ('r', 'm') ORDER BY 2 DESC"}
+    count = Count(number=1)
+    return [Finding(kind="transaction_ids", title=title, advice=advice, count=count, is_urgent=ids.is_urgent)]
 
 
 def _retention(now: datetime) -> list[Finding]:

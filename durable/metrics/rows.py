@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from durable.conf import conf
 from durable.inspection.activities import MOST_ACTIVITIES, hung_steps, list_activities
+from durable.inspection.database import transaction_ids
 from durable.inspection.limits import count_rates, count_slots
 from durable.inspection.queues import held_workflows, paused_queues
 from durable.inspection.reading import from_replica, lost, read_alias
@@ -47,6 +48,7 @@ NAMES = (
     "durable_rate_waiting",
     "durable_rate_keys_closed",
     "durable_retention_late_seconds",
+    "durable_transaction_id_age",
 )
 
 
@@ -86,6 +88,7 @@ class RowsCollector(Collector):
                 *self._slots(),
                 *self._rates(),
                 self._retention(),
+                self._transaction_ids(),
             ]
         except Error as error:  # the counts of the workers are still useful
             lost(error)
@@ -179,6 +182,15 @@ class RowsCollector(Collector):
         if (since := waiting_since(read_alias())) is not None:
             late.add_metric([], max(0.0, (timezone.now() - since).total_seconds()))
         return late
+
+    def _transaction_ids(self) -> Metric:
+        age = GaugeMetricFamily(
+            "durable_transaction_id_age",
+            "How many transactions ago the oldest transaction that is not frozen began, of all databases of the server",
+        )
+        if (ids := transaction_ids()) is not None:
+            age.add_metric([], ids.age)
+        return age
 
     def _due(self) -> list[Metric]:
         count = GaugeMetricFamily(

@@ -21,7 +21,7 @@ from durable.admin import run_parts
 from durable.admin.overview import children_url, lines_of_causes, rows_of_causes
 from durable.cli import list_command
 from durable.inspection import run_lanes
-from durable.inspection.causes import further_causes, list_causes
+from durable.inspection.causes import causes_and_lines, list_causes
 from durable.inspection.family import FailedChildren, list_children
 from durable.inspection.progress import progress_of
 from durable.inspection.runs import RunCriteria, list_runs
@@ -58,7 +58,7 @@ def ids_of(response: object) -> set[str]:
 
 
 def test_the_row_and_the_line_of_a_failed_parent_have_one_verb(family: Stage) -> None:
-    causes, lines = list_causes(timezone.now()), further_causes(after=0, most=10)
+    causes, lines = list_causes(timezone.now()), causes_and_lines(timezone.now(), most=0, lines=10)[1]
     [row] = [row for row in rows_of_causes(causes) if row.newest == "billing-1"]
     [line] = [line for line in lines_of_causes(lines) if line.newest == "billing-1"]
     assert row.verbs == line.verbs

@@ -468,8 +468,9 @@ class TestRecordsOfOthers:
         asked = []
         for number in (2, 40):
             for each in range(number):
-                record = {"hostname": "web", "pid": each + 1, "queues": "default,high", "state": "idle"}
-                redis_connection.hset(f"rq:worker:w{each}", mapping={**record, "birth": "2026-01-01T00:00:00.000000Z"})
+                record: dict[Any, Any] = {"hostname": "web", "pid": each + 1, "queues": "default,high", "state": "idle"}
+                record["birth"] = "2026-01-01T00:00:00.000000Z"
+                redis_connection.hset(f"rq:worker:w{each}", mapping=record)
                 redis_connection.sadd("rq:workers", f"rq:worker:w{each}", f"rq:worker:gone{each}")
             before = reads()
             assert len(worker_overview().workers) == number

@@ -342,6 +342,7 @@ WITHOUT_LIST = {
     "slot_kept",
     "old_snapshot",
     "retention_late",
+    "transaction_ids",
 } | {
     "commits_lost",
     "schedule_late",

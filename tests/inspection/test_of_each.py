@@ -95,7 +95,7 @@ def test_many_causes_are_compiled_as_one_is(keys: list[int], compiled: list[str]
     def number(most: int) -> int:
         del compiled[:]
         assert len(list_causes(now(), most=most)) == most
-        assert len(causes.further_causes(after=0, most=most)) == most
+        assert len(causes.causes_and_lines(now(), most=0, lines=most)[1]) == most
         return len(compiled)
 
     assert number(3) == number(1)
