@@ -278,14 +278,14 @@ class TransactionIds:
         return self.is_old and self.age > LAST_ID / 2
 
 
-def transaction_ids() -> TransactionIds | None:
-    """Return the age of the server's oldest transaction ids; one statement.
+def transaction_ids(alias: str) -> TransactionIds | None:
+    """Return the age of the server's oldest transaction ids; one statement. A standby knows those of its primary.
 
     All databases of a server share the ids. None if the database is not PostgreSQL. Database errors propagate.
     """
-    if connections[conf.DATABASE].vendor != "postgresql":
+    if connections[alias].vendor != "postgresql":
         return None
-    with connections[conf.DATABASE].cursor() as cursor:
+    with connections[alias].cursor() as cursor:
         cursor.execute(_OLDEST_IDS)
         [(database, age, freezes_at)] = cursor.fetchall()
     return TransactionIds(database=database, age=age, freezes_at=freezes_at)

@@ -285,7 +285,7 @@ def _snapshots() -> list[Finding]:
 
 
 def _transaction_ids() -> list[Finding]:
-    ids = transaction_ids()
+    ids = transaction_ids(read_alias())
     if ids is None or not ids.is_old:
         return []
     title = _(

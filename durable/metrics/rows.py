@@ -188,7 +188,7 @@ class RowsCollector(Collector):
             "durable_transaction_id_age",
             "How many transactions ago the oldest transaction that is not frozen began, of all databases of the server",
         )
-        if (ids := transaction_ids()) is not None:
+        if (ids := transaction_ids(read_alias())) is not None:
             age.add_metric([], ids.age)
         return age
 

@@ -28,7 +28,7 @@ def gauges() -> list[float]:
 @pytest.mark.postgres
 class TestPostgreSQL:
     def test_the_age_is_that_of_the_oldest_database_of_the_server(self) -> None:
-        ids = transaction_ids()
+        ids = transaction_ids("default")
         assert ids is not None
         with connection.cursor() as cursor:
             cursor.execute("SELECT datname FROM pg_database WHERE age(datfrozenxid) >= %s", [ids.age])
@@ -65,4 +65,4 @@ class TestPostgreSQL:
 def test_another_database_has_none() -> None:
     if connection.vendor == "postgresql":
         pytest.skip("it has them")
-    assert (transaction_ids(), finding(), gauges()) == (None, None, [])
+    assert (transaction_ids("default"), finding(), gauges()) == (None, None, [])

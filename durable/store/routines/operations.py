@@ -1,4 +1,7 @@
-"""Migration operations for PostgreSQL's functions and triggers. On other databases the operations do nothing."""
+"""Migration operations for PostgreSQL: functions and triggers, and changes of tables that workers use meanwhile.
+
+On other databases those of functions, triggers and locks do nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any, Final
 
 from django.db import router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.operations import AddIndex
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import CheckConstraint
@@ -159,6 +163,63 @@ class OnOtherDatabases(Operation):
     def describe(self) -> str:
         """Return what `migrate --plan` prints."""
         return f"{self.operation.describe()}, except on PostgreSQL"
+
+
+class LockTimeout(_OnPostgreSQL):
+    """Let no later operation of the migration wait for a lock for longer than this.
+
+    Claims, commits and renewals of leases queue up behind a statement that waits for a table. After the timeout the
+    migration has done nothing, and can be applied again.
+    """
+
+    def __init__(self, seconds: float = 5.0) -> None:
+        self.seconds = seconds
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Set the timeout for the transaction of the migration."""
+        if _concerns(app_label, schema_editor):
+            schema_editor.execute(f"SET LOCAL lock_timeout = '{round(self.seconds * 1000)}ms'")
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Do nothing: it is the last operation then."""
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` prints."""
+        return f"Wait for no lock on PostgreSQL for longer than {self.seconds:g} s"
+
+
+class AddIndexConcurrently(AddIndex):
+    """Add an index without a lock that keeps others from writing; in a migration of its own, with `atomic = False`.
+
+    Unlike Django's, it works on other databases too, and replaces what an interrupted one has left.
+    """
+
+    atomic = False
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        """Create the index."""
+        if schema_editor.connection.vendor != "postgresql":
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+            return
+        model = to_state.apps.get_model(app_label, self.model_name)
+        if self.allow_migrate_model(schema_editor.connection.alias, model):
+            editor: Any = schema_editor
+            editor.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{self.index.name}"')
+            editor.add_index(model, self.index, concurrently=True)
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` prints."""
+        return f"{super().describe()}, without a lock"
 
 
 def created_by(operations: Iterable[Operation]) -> list[Routine]:
