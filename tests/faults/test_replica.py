@@ -205,6 +205,7 @@ def test_one_that_does_not_follow_is_not_believed(
     assert "was it promoted?" in caplog.text
 
 
+@pytest.mark.slow
 class TestEverything:
     """No list reads the primary's tables, or writes."""
 
