@@ -346,10 +346,12 @@ def test_what_a_call_raises_is_raised_and_the_loop_is_kept(kept: None, error: Ba
 
 
 def test_a_call_whose_caller_is_interrupted_is_cancelled(kept: None) -> None:
-    began, ended = threading.Event(), threading.Event()
+    began, ended, interrupted = threading.Event(), threading.Event(), threading.Event()
 
     def interrupt(*_: object) -> None:
-        raise Interrupted
+        if not interrupted.is_set():
+            interrupted.set()
+            raise Interrupted
 
     async def call() -> None:
         began.set()
@@ -360,7 +362,8 @@ def test_a_call_whose_caller_is_interrupted_is_cancelled(kept: None) -> None:
 
     def watch() -> None:
         began.wait(60)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        while not interrupted.wait(0.05):  # one that comes just before the wait does not end it
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     watching = threading.Thread(target=watch)
