@@ -207,6 +207,15 @@ def test_a_slot_that_came_before_the_park_makes_the_run_due(store: Store) -> Non
     assert the(store, "b").wake_at == NOW
 
 
+def test_a_run_whose_lease_ends_at_this_moment_is_free(store: Store) -> None:
+    one, two = runs(store, "ab")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    assert not take(store, two, want).is_granted
+    given_up = commit(store, one, now=NOW + LEASE, slots=SlotChange(released=["a"]))
+    assert given_up.queues_to_notify == {"q"}
+
+
 def test_a_paused_run_keeps_its_place_and_is_passed_by(store: Store) -> None:
     one, two, three = runs(store, "abc")
     want = SlotWant("x", "", SlotKind.STEP, 1)

@@ -11,10 +11,12 @@ from django.db import InternalError, OperationalError, ProgrammingError, connect
 from django.test.utils import CaptureQueriesContext
 
 from durable.core.control_flow import LeaseLost
+from durable.core.errors import CriticalError
 from durable.core.records import RunChange, RunRecord
 from durable.store import Store, store_for
 from durable.store.postgres import PostgresStore
 from durable.store.sqlite import SQLiteStore
+from durable.store.transactions import kept_open
 from tests.store.conftest import POSTGRES, SQLITE
 from tests.store.making import LEASE, NOW, a_message, a_run, an_entry, commit, sent, started, the
 
@@ -78,6 +80,19 @@ def test_a_lost_lease_undoes_the_writes_of_an_atomic_step(store: Store) -> None:
     with pytest.raises(LeaseLost):
         write_late(store, held)
     assert store.get("the step's own writing") is None
+
+
+@pytest.mark.parametrize("statements", [["COMMIT"], ["COMMIT", "BEGIN"]], ids=" and ".join)
+def test_a_function_that_ends_the_transaction_is_noticed(database_store: Any, statements: list[str]) -> None:
+    alias = database_store.alias
+
+    def step() -> None:
+        with transaction.atomic(using=alias), kept_open(alias), connections[alias].cursor() as cursor:
+            for each in statements:
+                cursor.execute(each)
+
+    with pytest.raises(CriticalError, match="ended the transaction"):
+        step()
 
 
 def test_a_create_that_finds_its_id_taken_leaves_the_callers_transaction_usable(store: Store) -> None:

@@ -190,19 +190,21 @@ class TestTimer:
     def test_it_stops_at_once(self, store: Store) -> None:
         new_runs(store, wake_at=timezone.now() + timedelta(hours=1))
 
+        def named() -> set[str]:
+            begun = ("durable-timer", "durable-sweep", "durable-alarms")
+            return {each.name for each in threading.enumerate() if each.name.startswith(begun)}
+
+        found: list[int] = []
+
         def begin_and_end() -> None:
             with listening_timer(store), Sweep(store):
-                pass
+                found.append(len(named()))
 
         both = threading.Thread(target=begin_and_end, daemon=True)
         both.start()
         both.join(90)
         assert not both.is_alive(), "it waits for its next look"
-        assert not [
-            each
-            for each in threading.enumerate()
-            if each.name.startswith(("durable-timer", "durable-sweep", "durable-alarms"))
-        ]
+        assert (found, named()) == ([3], set())
 
     @override_settings(DURABLE=SELDOM)
     def test_several_at_once_notify_for_the_same_and_do_no_harm(self, store: Store) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Value
+from django.db.models import Exists, Max, Min, OuterRef, Q, QuerySet, Value
 
 from durable.core.limits.slot_records import SlotKind, SlotRow, SlotWant
 from durable.core.records import ENDED, HoldKind, RunState
-from durable.models import Hold, Limit, Reservation, Run, Slot, SlotNote
+from durable.models import Hold, Limit, Run, Slot, SlotNote
 from durable.store.rules import lines, row_rules
 from durable.store.rules.lines import Place
 
@@ -104,8 +104,7 @@ class DatabaseSlots:
         self._rows.filter(run_id=run_id, location=location, limit=limit, key=key, is_held=True).delete()
         SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id="")
 
-    def tell(self, run_id: str, at: datetime, *, is_overruled: bool = False) -> str | None:
-        """Make a run due; with `is_overruled`, even if its pass is about to park."""
+    def tell(self, run_id: str, at: datetime) -> str | None:
         runs = Run.objects.using(self._alias).filter(id=run_id)
         run = runs.get()
         if run.state == RunState.PAUSED:  # since the slot was on its way to it
@@ -117,8 +116,6 @@ class DatabaseSlots:
             self._put_back(run_id)
             return None
         runs.update(wake_at=at if run.wake_at is None else min(run.wake_at, at))
-        if is_overruled and run.lease_expires_at is not None:
-            runs.update(change_seq=F("change_seq") + 1)
         return run.queue if is_free else None
 
     def _put_back(self, run_id: str) -> None:
@@ -211,21 +208,17 @@ def settle(alias: str, run_id: str, at: datetime) -> set[str]:
 def sweep(alias: str, at: datetime, most: int) -> tuple[set[str], int]:
     """Do the noted work, at most `most` of it; return the queues to notify, and how much was done.
 
-    Also take back slots of runs in paused queues that no worker executes.
+    Also take back slots of runs in paused queues that no worker executes. SQLite locks no rows, so a note is about the
+    line of its key and never about its run.
     """
     for run_id in _held_in_vain(alias, at):
         DatabaseSlots(alias).tell(run_id, at)
     notes = list(SlotNote.objects.using(alias).order_by("id")[:most])
     slots, queues = DatabaseSlots(alias), set()
     SlotNote.objects.using(alias).filter(id__in=[each.pk for each in notes]).delete()
-    for note in sorted(notes, key=lambda each: (each.limit, each.key)):
-        if (note.limit, note.key) in _held_by(alias, note.run_id):
-            queues |= {slots.tell(note.run_id, at)}
-        elif (note.limit, note.key) in _moments_of(alias, note.run_id):
-            queues |= {slots.tell(note.run_id, at, is_overruled=True)}
     for limit, key in sorted({(each.limit, each.key) for each in notes}):
         queues |= lines.hand_on(slots, limit, key, at)
-    return {each for each in queues if each is not None}, len(notes)
+    return queues, len(notes)
 
 
 def _held_in_vain(alias: str, at: datetime) -> list[str]:
@@ -240,16 +233,6 @@ def _held_in_vain(alias: str, at: datetime) -> list[str]:
         Q(run__lease_expires_at=None) | Q(run__lease_expires_at__lte=at), Exists(_hold_of(OuterRef("run__queue")))
     )
     return list(idle.order_by("run_id").values_list("run_id", flat=True).distinct())
-
-
-def _held_by(alias: str, run_id: str) -> set[tuple[str, str]]:
-    held = Slot.objects.using(alias).filter(run_id=run_id, is_held=True)
-    return set(held.values_list("limit", "key")) if run_id else set()
-
-
-def _moments_of(alias: str, run_id: str) -> set[tuple[str, str]]:
-    moments = Reservation.objects.using(alias).filter(run_id=run_id)
-    return set(moments.values_list("limit", "key")) if run_id else set()
 
 
 def set_limit(alias: str, name: str, override: int | None) -> int | None:
