@@ -278,7 +278,7 @@ def by_rest(user: User, verb: Verb, name: str, shell: Shell, **more: str) -> Ans
 def by_shell(user: User, verb: Verb, name: str, shell: Shell, *more: str) -> Answer:
     who = ("--reason", REASON, "--as", user.username)
     done = shell(verb.command, name, *CASES[verb.action].words, *who, *more)
-    return Answer({0: "done", 1: "refused"}[done.status], done.out.strip() + done.err)
+    return Answer({0: "done", 1: "refused"}[done.status], (done.out + done.err).strip())
 
 
 #: Where REST shows what a verb is about, with its revision.
