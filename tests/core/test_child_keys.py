@@ -21,7 +21,7 @@ from durable import (
     signals,
     workflow,
 )
-from durable.core.control_flow import PassAborted
+from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import Batch, Committed
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
@@ -174,6 +174,18 @@ def test_a_run_that_a_worker_has_gives_its_key_up() -> None:
         h.start(calls.using(id="p"), "a", 5, "replace")
         h.settle()
         assert (run.state, h._store.requests(["first"]), owner()) == ("running", {"first": "cancel"}, "p:label")
+
+
+def test_a_worker_whose_lease_ran_out_replaces_no_run() -> None:
+    with Harness() as h:
+        old = sync.using(key="k", id="first").start("f", 600)
+        h.run(old)
+        h.start(calls.using(id="p"), "a", 5, "replace")
+        late, _ = (h._store.claim_run("p", now=h.now, lease_until=h.now, worker=each) for each in ("late", "other"))
+        assert late is not None
+        with pytest.raises(LeaseLost):
+            execute_pass(late, store=h._store, eviction=Eviction(), at=h._runtime)
+        assert (old.state, owner()) == ("sleeping", "first")
 
 
 def test_a_run_that_is_compensated_is_not_replaced() -> None:
