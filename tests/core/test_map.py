@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -169,25 +169,30 @@ def test_a_recovery_of_a_parent_that_has_failed_while_its_children_ran(parent: A
 
 
 @workflow(name="maps.loser")
-def loser(ctx: Context) -> Any:
+def loser(ctx: Context, when: Literal["cancel", "leave"]) -> Any:
     def bills(inner: Context) -> Any:
-        return inner.map("bills", one, [(number, 60) for number in range(5)], at_once=2).outputs
+        return inner.map(
+            "bills", one.using(when_parent_ends=when), [(number, 60) for number in range(5)], at_once=2
+        ).outputs
 
     def quick(inner: Context) -> str:
         inner.sleep("a while", 5)
         return "quick"
 
-    return ctx.race("first", {"map": bills, "quick": quick}).value
+    winner = ctx.race("first", {"map": bills, "quick": quick}).value
+    ctx.sleep("afterwards", 5)
+    return winner
 
 
-def test_the_children_of_a_losing_branch_are_cancelled() -> None:
+@pytest.mark.parametrize(("when", "states"), [("cancel", {"cancelled"}), ("leave", {"sleeping", "pending"})])
+def test_the_children_of_a_losing_branch_are_cancelled_unless_they_are_left(when: str, states: set[str]) -> None:
     with Harness() as h:
-        run = h.start(loser.using(id="p"))
+        run = h.start(loser.using(id="p"), when)
         h.settle()
         h.advance(5)
         h.settle()
-        assert run.result() == "quick"
-        assert {each.state for each in run.children()} == {"cancelled"}
+        assert (run.state, {each.state for each in run.children()}) == ("sleeping", states)
+        assert h.finish(run).output == "quick"
 
 
 @both
