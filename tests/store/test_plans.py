@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -15,8 +16,9 @@ import pytest
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
+from durable.core import transitions
 from durable.core.limits.ranks import Ranking
-from durable.core.records import EntryStatus
+from durable.core.records import EntryStatus, RunRecord
 from durable.models import Entry
 from durable.store.postgres import PostgresStore
 from durable.store.routines.definitions import Function
@@ -24,7 +26,7 @@ from durable.store.routines.operations import ROUTINES
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.store.conftest import POSTGRES
-from tests.store.making import LEASE, NOW, a_new_run, a_run, an_entry, commit, started
+from tests.store.making import LEASE, NOW, a_new_run, a_run, an_entry, commit, park, started
 from tests.support.databases import migrated
 
 OLDEST = "store_oldest"
@@ -95,6 +97,55 @@ def test_short_histories_are_loaded_without_compilation_where_others_are_long(
 
 
 MANY = 50_000
+
+
+def first_step(store: PostgresStore, held: RunRecord) -> None:
+    commit(store, held, entries=[an_entry("a")])
+
+
+def first_steps(store: PostgresStore, held: RunRecord) -> None:
+    commit(store, held, entries=[an_entry("a"), an_entry("b")])
+
+
+def end_without_a_step(store: PostgresStore, held: RunRecord) -> None:
+    commit(store, held, run=transitions.completed(held, now=NOW, output="1"))
+
+
+def wait_without_a_step(store: PostgresStore, held: RunRecord) -> None:
+    park(store, held, waiting_for="/mail/")
+
+
+@pytest.mark.parametrize("write", [first_step, first_steps, end_without_a_step, wait_without_a_step])
+def test_the_functions_of_commits_without_a_witness_are_planned_once(
+    postgres_store: PostgresStore, write: Callable[[PostgresStore, RunRecord], None]
+) -> None:
+    runs = [started(postgres_store, f"run {number}") for number in range(12)]
+    for held in runs[:8]:  # PostgreSQL tries five plans before it may keep one
+        write(postgres_store, held)
+    with planned_in_functions(POSTGRES) as found:
+        for held in runs[8:]:
+            write(postgres_store, held)
+    assert found == []
+
+
+@contextmanager
+def planned_in_functions(alias: str) -> Iterator[list[str]]:
+    """The statements of functions that the session plans inside."""
+    found: list[str] = []
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:
+        if "PLANNER STATISTICS" in (notice.message_primary or "") and notice.context:
+            found.append(notice.context)
+
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SET log_planner_stats TO on; SET client_min_messages TO log")
+        session: psycopg.Connection = connections[alias].connection
+        session.add_notice_handler(note)
+        try:
+            yield found
+        finally:
+            session.remove_notice_handler(note)
+            cursor.execute("RESET log_planner_stats; RESET client_min_messages")
 
 
 @pytest.fixture

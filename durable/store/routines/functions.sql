@@ -2,7 +2,9 @@
 --
 -- Sent as statements, these writes would spend more time on parsing and planning than on writing. A session keeps the
 -- plans of a function, whichever pooler is in between. Each function locks first and reads then, so it decides by the
--- newest version of a row. A plan is made once and kept while tables grow, so no plan may scan a whole table.
+-- newest version of a row. A plan is made once and kept while tables grow, so no plan may scan a whole table. A commit
+-- often has no witness. A plan for that alone is cheaper, and PostgreSQL would make it anew for each call, which takes
+-- longer than the rest: `plan_cache_mode`.
 -- `durable.store.postgres.sql_functions` calls them.
 --
 -- A commit proves that what the pass has written last is there: its witness, an entry. The statement that locks the
@@ -108,7 +110,7 @@ END $$;
 -- Write entries and their metadata, given as JSON. Returns the same as durable_record_1.
 CREATE FUNCTION durable_flush_1(
   of_run text, with_fence bigint, entries json, witness text, witness_ordinal bigint
-) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
   pending text;
   is_there boolean;
@@ -158,7 +160,7 @@ CREATE FUNCTION durable_record_1(
   new_next_attempt_at timestamptz, new_completed_at timestamptz, new_finished_ordinal bigint,
   new_rollback_completed_at timestamptz, new_rollback_error text,
   witness text, witness_ordinal bigint
-) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
   pending text;
   is_there boolean;
@@ -258,7 +260,7 @@ CREATE FUNCTION durable_commit_1(
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
   witness text, witness_ordinal bigint,
   OUT pending text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
   r record;
   new durable_run;
@@ -416,7 +418,7 @@ END $$;
 CREATE FUNCTION durable_complete_1(
   of_run text, with_fence bigint, at timestamptz, with_output text,
   witness text, witness_ordinal bigint
-) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
 BEGIN
   IF witness IS NOT NULL AND witness_ordinal IS NULL THEN
     PERFORM 1 FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
