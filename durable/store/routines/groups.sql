@@ -15,10 +15,11 @@ DECLARE
   one record;
   r record;
   queues text[] := '{}';
-  had_turn boolean;
+  had_turn boolean := true;
   begun integer := 0;
   passed_over bigint;
   room integer;
+  upto bigint;
   stops boolean;
 BEGIN
   SELECT * INTO t FROM durable_grouptally WHERE group_id = of_group FOR NO KEY UPDATE;
@@ -29,8 +30,10 @@ BEGIN
   IF FOUND THEN -- another child has taken its place meanwhile
     RETURN NULL;
   END IF;
-  DELETE FROM durable_turn WHERE run_id = of_child;
-  had_turn := NOT FOUND;
+  IF t.waiting > 0 THEN
+    DELETE FROM durable_turn WHERE run_id = of_child;
+    had_turn := NOT FOUND;
+  END IF;
   SELECT * INTO g FROM durable_childgroup WHERE id = of_group;
   stops := t.is_stopped OR (how <> 'completed' AND g.on_failure = 'stop');
   t.running := t.running - had_turn::integer;
@@ -41,24 +44,28 @@ BEGIN
       SELECT 1 FROM durable_run WHERE id = g.parent_id AND finished_at IS NULL
     )) THEN
       -- in the order of the index: a plan that is made while there are few turns would sort all of them for the first one
-      FOR one IN SELECT w.run_id, w.due_at, w.position FROM durable_turn AS w
-        WHERE w.group_id = of_group AND w.position >= t.turns_from ORDER BY w.position
-      LOOP
-        SELECT state, queue INTO r FROM durable_run WHERE id = one.run_id FOR NO KEY UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-          passed_over := COALESCE(passed_over, one.position);
-          CONTINUE;
-        END IF;
-        t.turns_from := one.position;
-        IF r.state = 'pending' THEN
-          UPDATE durable_run SET wake_at = LEAST(wake_at, GREATEST(one.due_at, at)) WHERE id = one.run_id;
-          IF one.due_at <= at AND r.queue <> ALL (queues) THEN
-            queues := queues || r.queue::text;
-          END IF;
-        END IF;
-        DELETE FROM durable_turn WHERE run_id = one.run_id;
-        begun := begun + 1;
+      -- mostly it is the one behind the last; a search that has no end nearby reads a whole page of the index
+      FOREACH upto IN ARRAY ARRAY[t.turns_from + 1, 9223372036854775807] LOOP
         EXIT WHEN begun = room;
+        FOR one IN SELECT w.run_id, w.due_at, w.position FROM durable_turn AS w
+          WHERE w.group_id = of_group AND w.position >= t.turns_from AND w.position <= upto ORDER BY w.position
+        LOOP
+          SELECT state, queue INTO r FROM durable_run WHERE id = one.run_id FOR NO KEY UPDATE SKIP LOCKED;
+          IF NOT FOUND THEN
+            passed_over := COALESCE(passed_over, one.position);
+            CONTINUE;
+          END IF;
+          t.turns_from := one.position;
+          IF r.state = 'pending' THEN
+            UPDATE durable_run SET wake_at = LEAST(wake_at, GREATEST(one.due_at, at)) WHERE id = one.run_id;
+            IF one.due_at <= at AND r.queue <> ALL (queues) THEN
+              queues := queues || r.queue::text;
+            END IF;
+          END IF;
+          DELETE FROM durable_turn WHERE run_id = one.run_id;
+          begun := begun + 1;
+          EXIT WHEN begun = room;
+        END LOOP;
       END LOOP;
       IF queues <> '{}' THEN
         queues := queues || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{}');
