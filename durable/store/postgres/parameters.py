@@ -130,7 +130,6 @@ def children_parameters(batch: Batch) -> list[str | None]:
         json_rows(_start(each) for each in batch.of(ChildStart)) if ChildStart in batch.changes else None,
         _texts(batch.awaited_children),
         _texts([each.child for each in batch.of(ChildrenDropped)]),
-        None if batch.parent_id is None else pack(batch.parent_id),
     ]
 
 

@@ -74,10 +74,10 @@ FAIL: Final = SQLFunction(
 )
 
 #: Parameters: those of COMMIT; as JSON the run's failure, the children to start, those for which the run parks
-#: and those that it drops; the parent of a run that ends. Returns the same as COMMIT.
+#: and those that it drops. Returns the same as COMMIT.
 COMMIT_WITH_CHILDREN: Final = SQLFunction(
     "durable_commit_2",
-    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", *_WITNESSES, *["json"] * 4, "text"],
+    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", *_WITNESSES, *["json"] * 4],
     ["pending", "queues_to_notify"],
 )
 
@@ -85,10 +85,10 @@ COMMIT_WITH_CHILDREN: Final = SQLFunction(
 #: RECORD.
 COMPLETE: Final = SQLFunction("durable_complete_1", ["text", "bigint", "timestamptz", "text", *_WITNESSES])
 
-#: Parameters: those of COMPLETE, and the parent. Returns the same as COMMIT.
+#: Parameters: those of COMPLETE. Returns the same as COMMIT.
 COMPLETE_CHILD: Final = SQLFunction(
     "durable_complete_2",
-    ["text", "bigint", "timestamptz", "text", *_WITNESSES, "text"],
+    ["text", "bigint", "timestamptz", "text", *_WITNESSES],
     ["pending", "queues_to_notify"],
 )
 

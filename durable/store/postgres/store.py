@@ -408,7 +408,6 @@ class PostgresStore(DatabaseStore):
         if batch.parent_id is None:
             [request], of_slots = self._call_commit(sql_functions.COMPLETE, values, batch)
             return _answer_of(request, of_slots)
-        values.append(pack(batch.parent_id))
         (request, queues), of_slots = self._call_commit(sql_functions.COMPLETE_CHILD, values, batch)
         return _answer_of(request, _queues(queues) | of_slots)
 

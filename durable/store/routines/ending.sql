@@ -9,16 +9,21 @@
 -- parent's row and never waits for a child's: what is locked is left to the sweep (`durable_cascade`).
 
 -- Make a parent due that waits for the end of this child; do nothing if it does not wait for it, or has ended. The
--- lock comes first: a parent that is about to park either sees the child's end, or is seen to wait for it.
+-- lock comes first: a parent that is about to park either sees the child's end, or is seen to wait for it. A setting
+-- local to the transaction tells the commit the parent's queue, because a trigger returns nothing.
 CREATE FUNCTION durable_wake_parent_1(of_child text, of_parent text, at timestamptz) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   p record;
 BEGIN
-  SELECT state, waiting_for INTO p FROM durable_run WHERE id = of_parent FOR NO KEY UPDATE;
+  SELECT queue, state, waiting_for, lease_expires_at INTO p FROM durable_run WHERE id = of_parent FOR NO KEY UPDATE;
   IF FOUND AND p.state NOT IN ('cancelled', 'completed', 'failed')
     AND (p.waiting_for = '*' OR strpos(p.waiting_for, '/~' || of_child || '/') > 0) THEN
     UPDATE durable_run SET wake_at = LEAST(wake_at, at) WHERE id = of_parent;
+    IF p.state <> 'paused' AND (p.lease_expires_at IS NULL OR p.lease_expires_at <= at) THEN
+      PERFORM set_config('durable.queues',
+        (COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{}') || p.queue::text)::text, true);
+    END IF;
   END IF;
 END $$;
 
@@ -140,7 +145,7 @@ CREATE FUNCTION durable_commit_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
   witness text, witness_ordinal bigint, failure json, starts json, awaited json,
-  dropped json, of_parent text, OUT pending text, OUT queues_to_notify text
+  dropped json, OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   one record;
@@ -230,11 +235,7 @@ BEGIN
       queues := queues || one.queue;
     END IF;
   END IF;
-  IF of_parent IS NOT NULL THEN
-    queues := queues || ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
-      AND state NOT IN ('cancelled', 'completed', 'failed', 'paused') AND (lease_expires_at IS NULL OR lease_expires_at <= at))
-      || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{}');
-  END IF;
+  queues := queues || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{}');
   IF queues <> '{}' THEN
     queues_to_notify := array_to_json(ARRAY(SELECT json_array_elements_text(queues_to_notify::json)) || queues)::text;
   END IF;
@@ -244,21 +245,12 @@ END $$;
 -- same as durable_commit_1.
 CREATE FUNCTION durable_complete_2(
   of_run text, with_fence bigint, at timestamptz, with_output text,
-  witness text, witness_ordinal bigint, of_parent text,
+  witness text, witness_ordinal bigint,
   OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
-DECLARE
-  queues text[];
 BEGIN
   pending := durable_complete_1(of_run, with_fence, at, with_output, witness, witness_ordinal);
-  IF pending IS NOT NULL THEN
-    queues := ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
-      AND state NOT IN ('cancelled', 'completed', 'failed', 'paused') AND (lease_expires_at IS NULL OR lease_expires_at <= at))
-      || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{}');
-    IF queues <> '{}' THEN
-      queues_to_notify := array_to_json(queues)::text;
-    END IF;
-  END IF;
+  queues_to_notify := array_to_json(NULLIF(current_setting('durable.queues', true), '')::text[])::text;
 END $$;
 
 -- The end of a run: called for each row whose `finished_at` is set, and for the deletion of an open run. A run with
@@ -266,12 +258,11 @@ END $$;
 -- which takes the key, and completes it then.
 CREATE FUNCTION durable_ended_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
-  is_child boolean;
   is_parent boolean;
   has_key boolean;
   has_slot boolean;
   has_reservation boolean;
-  of_group text;
+  of_group text; -- "" for a child that is in none
   woken text;
 BEGIN
   IF TG_OP = 'DELETE' THEN
@@ -287,12 +278,12 @@ BEGIN
     END IF;
     RETURN NULL;
   END IF;
-  SELECT NEW.parent_id IS NOT NULL AND EXISTS (SELECT 1 FROM durable_child WHERE run_id = NEW.id),
+  SELECT CASE WHEN NEW.parent_id IS NOT NULL THEN (SELECT COALESCE(member_of, '') FROM durable_child WHERE run_id = NEW.id) END,
     EXISTS (SELECT 1 FROM durable_child WHERE parent_id = NEW.id),
     EXISTS (SELECT 1 FROM durable_runkey WHERE run_id = NEW.id AND is_open),
     EXISTS (SELECT 1 FROM durable_slot WHERE run_id = NEW.id),
     EXISTS (SELECT 1 FROM durable_reservation WHERE run_id = NEW.id)
-  INTO is_child, is_parent, has_key, has_slot, has_reservation;
+  INTO of_group, is_parent, has_key, has_slot, has_reservation;
   IF has_key THEN
     IF NEW.state = 'completed' AND EXISTS (
       SELECT 1 FROM durable_queuemessage AS m JOIN durable_keyedsend AS s ON s.message_id = m.id
@@ -310,15 +301,12 @@ BEGIN
   IF has_reservation THEN
     DELETE FROM durable_reservation WHERE run_id = NEW.id;
   END IF;
-  IF is_child THEN
-    SELECT member_of INTO of_group FROM durable_child WHERE run_id = NEW.id;
-    IF of_group IS NULL THEN
-      PERFORM durable_wake_parent_1(NEW.id, NEW.parent_id, NEW.finished_at);
-    ELSE
-      woken := durable_member_ended_1(NEW.id, of_group, NEW.state, NEW.finished_at);
-      IF woken IS NOT NULL THEN
-        PERFORM durable_wake_parent_1(woken, NEW.parent_id, NEW.finished_at);
-      END IF;
+  IF of_group = '' THEN
+    PERFORM durable_wake_parent_1(NEW.id, NEW.parent_id, NEW.finished_at);
+  ELSIF of_group IS NOT NULL THEN
+    woken := durable_member_ended_1(NEW.id, of_group, NEW.state, NEW.finished_at);
+    IF woken IS NOT NULL THEN
+      PERFORM durable_wake_parent_1(woken, NEW.parent_id, NEW.finished_at);
     END IF;
   END IF;
   IF is_parent THEN
