@@ -241,8 +241,8 @@ class Journal:
         #: The next commit is the progress that ends a series of crashes.
         self._ends_crashes = run.crashes > 0
         self._started: dict[str, ChildStart] = {}  # the children of this pass, by id
-        #: This pass has taken slots of limits, or a place in a line.
-        self.has_slots = False
+        #: Where this pass has taken slots of limits, or a place in a line, and no commit has given them up.
+        self.slots_at: set[str] = set()
         #: The run may hold slots that are kept only while a worker executes it: those of its workflow, and those that a
         #: dead worker had taken for a step and not recorded.
         self.has_running_slots = False
@@ -547,6 +547,7 @@ class Journal:
             if self._ends_crashes:
                 run = {**progressed(self.run), **(run or {})}
                 self._ends_crashes = False
+            self.slots_at.difference_update(pending.released_slots)
             now = self.environment.now()
             return Batch(
                 run_id=self.run.id,
@@ -583,7 +584,7 @@ class Journal:
         is_handed_over = run is not None and run.get("state") == RunState.PENDING
         may_hold = self.has_running_slots or self._has_limited_steps
         is_left = is_over and (self._may_have_lost_slots or (may_hold and not is_handed_over))
-        has_ended = self.has_slots and run is not None and run.get("state") in ENDED
+        has_ended = bool(self.slots_at) and run is not None and run.get("state") in ENDED
         if not (released or awaited or is_left or has_ended):
             return None
         return SlotChange(released=released, awaited=awaited, is_left=is_left)
@@ -648,6 +649,7 @@ class Journal:
             }
             released = batch.slots.released if batch.slots is not None else ()
             self._pending.released_slots = [*released, *later.released_slots]
+            self.slots_at.update(released)
             self._ends_crashes |= batch.run is not None  # the batch patched the row only for this
 
     def saved_at(self, location: str) -> SavedDetails | None:

@@ -254,7 +254,7 @@ def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, polic
     history must fit the right code.
     """
     journal.discard()
-    journal.has_running_slots |= journal.has_slots  # of steps that were not recorded
+    journal.has_running_slots |= bool(journal.slots_at)  # of steps that were not recorded
     now = journal.environment.now()
     since = journal.run.diverged_at or now
     waited = (now - since).total_seconds()

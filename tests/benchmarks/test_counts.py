@@ -309,15 +309,17 @@ def test_a_message_is_received_by_a_pass_of_four_statements() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workflow", "arguments", "most"),
+    ("workflow", "arguments", "most", "slots"),
     [
-        (steps, (1,), 3),  # the load, the step, the end: what a run without limits costs
-        (keyed, ("acme",), 4),  # and the slot of the workflow, which the end gives up
-        (slotted, (), 4),  # and the slot of the step, which the step's own commit gives up
-        (rated, (), 4),  # and its moment in the rate
+        (steps, (1,), 3, 0),  # the load, the step, the end: what a run without limits costs
+        (keyed, ("acme",), 4, 1),  # and the slot of the workflow, which the end gives up
+        (slotted, (), 4, 1),  # and the slot of the step, which the step's own commit gives up, and not the end too
+        (rated, (), 4, 0),  # and its moment in the rate
     ],
 )
-def test_an_admission_is_one_statement(settings: Any, workflow: Any, arguments: tuple[str, ...], most: int) -> None:
+def test_an_admission_is_one_statement_and_its_end_a_part_of_one(
+    settings: Any, workflow: Any, arguments: tuple[str, ...], most: int, slots: int
+) -> None:
     limits = {"benchmarks-step": {"at_once": 1}, "benchmarks-rate": {"rate": "1000/s", "burst": 100}}
     settings.DURABLE = {**settings.DURABLE, "LIMITS": limits}
     workflow.start(*arguments)  # the first one inserts the rows of the limit
@@ -327,6 +329,7 @@ def test_an_admission_is_one_statement(settings: Any, workflow: Any, arguments: 
     statements = statements_of(lambda: one_pass(record))
     assert handle.state == "completed"
     assert len(statements) <= most, statements
+    assert sum("durable_change_slots" in each for each in statements) == slots, statements
 
 
 def counted_calls(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[str]:

@@ -149,7 +149,7 @@ def acquired(journal: Journal, location: str, wants: Sequence[SlotWant]) -> Oper
     forever, for a slot that it keeps itself or that runs waiting for it keep.
     """
     ordered = tuple(sorted(wants, key=lambda want: (want.limit, want.key)))
-    journal.has_slots = True
+    journal.slots_at.add(location)
     if not location:
         journal.has_running_slots = False
     try:
