@@ -17,6 +17,7 @@ from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
 from durable.core import transitions
+from durable.core.errors import ErrorInfo
 from durable.core.limits.ranks import Ranking
 from durable.core.records import EntryStatus, RunRecord
 from durable.models import Entry
@@ -26,7 +27,7 @@ from durable.store.routines.operations import ROUTINES
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.store.conftest import POSTGRES
-from tests.store.making import LEASE, NOW, a_new_run, a_run, an_entry, commit, park, started
+from tests.store.making import LEASE, NOW, a_failure, a_new_run, a_run, an_entry, commit, park, started
 from tests.support.databases import migrated
 
 OLDEST = "store_oldest"
@@ -115,7 +116,12 @@ def wait_without_a_step(store: PostgresStore, held: RunRecord) -> None:
     park(store, held, waiting_for="/mail/")
 
 
-@pytest.mark.parametrize("write", [first_step, first_steps, end_without_a_step, wait_without_a_step])
+def failure(store: PostgresStore, held: RunRecord) -> None:
+    patch = transitions.failed(held, now=NOW, error=ErrorInfo("E", "no"), origins=[])
+    commit(store, held, run=patch, failure=a_failure(held.id))
+
+
+@pytest.mark.parametrize("write", [first_step, first_steps, end_without_a_step, wait_without_a_step, failure])
 def test_the_functions_of_commits_without_a_witness_are_planned_once(
     postgres_store: PostgresStore, write: Callable[[PostgresStore, RunRecord], None]
 ) -> None:

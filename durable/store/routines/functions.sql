@@ -379,7 +379,7 @@ CREATE FUNCTION durable_fail_2(
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
   witness text, witness_ordinal bigint, failure json,
   OUT pending text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
   f record;
   found_id bigint;
