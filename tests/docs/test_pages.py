@@ -19,6 +19,7 @@ NOT_RUN = {
     "docs/guides/from-celery.md": 1,
     "docs/guides/from-dbos.md": 1,
     "docs/guides/from-temporal.md": 1,
+    "docs/guides/operating.md": 1,  # the settings of a standby
     "docs/guides/other-projects.md": 2,  # settings of a cache and of an error tracker
     "docs/guides/security.md": 1,
     "docs/guides/testing.md": 1,  # files of recorded runs
