@@ -161,9 +161,14 @@ SELECT slot_name, active, age(xmin)::bigint FROM pg_replication_slots WHERE age(
 ORDER BY age(xmin) DESC LIMIT %s
 """
 
+_OLDEST_IDS = """
+SELECT datname, age(datfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint
+FROM pg_database ORDER BY age(datfrozenxid) DESC LIMIT 1
+"""
+
 _TOGETHER = " UNION ALL ".join(
     f"SELECT {kind}, row_to_json(found)::text FROM ({statement}) AS found"  # noqa: S608  # the statements above
-    for kind, statement in enumerate((_SESSIONS, _PREPARED, _REPLICAS, _SLOTS))
+    for kind, statement in enumerate((_SESSIONS, _PREPARED, _REPLICAS, _SLOTS, _OLDEST_IDS))
 )
 
 
@@ -181,14 +186,20 @@ def old_snapshots() -> list[OldSnapshot]:
 
     [] if the database is not PostgreSQL. Database errors propagate.
     """
+    return old_snapshots_and_ids()[0]
+
+
+def old_snapshots_and_ids() -> tuple[list[OldSnapshot], TransactionIds | None]:
+    """Return `old_snapshots` and `transaction_ids` of durable's database; one statement for both."""
     if connections[conf.DATABASE].vendor != "postgresql":
-        return []
+        return [], None
     age = OLD.total_seconds()
     parameters = [each for limit in (age, age, MANY, MANY) for each in (limit, MOST)]
     with connections[conf.DATABASE].cursor() as cursor:
         cursor.execute(_TOGETHER, parameters)
-        rows = cursor.fetchall()
-    return [_KINDS[kind](*json.loads(columns).values()) for kind, columns in rows]
+        *rows, (_kind, ids) = sorted(cursor.fetchall(), key=lambda row: int(row[0]))
+    snapshots = [_KINDS[kind](*json.loads(columns).values()) for kind, columns in rows]
+    return snapshots, TransactionIds(*json.loads(ids).values())
 
 
 def _session(pid: int, application: str, user: str, state: str, seconds: float) -> OldSnapshot:
@@ -250,13 +261,8 @@ LAST_ID: Final = 2**31 - 3_000_000
 #: How far beyond `autovacuum_freeze_max_age`, where autovacuum begins to freeze a table, its age may come.
 _WHILE_FREEZING: Final = 1.5
 
-_OLDEST_IDS = """
-SELECT datname, age(datfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint
-FROM pg_database ORDER BY age(datfrozenxid) DESC LIMIT 1
-"""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TransactionIds:
     """The age of the oldest transaction id that some table of the server still needs: that of `database`.
 
@@ -287,5 +293,5 @@ def transaction_ids(alias: str) -> TransactionIds | None:
         return None
     with connections[alias].cursor() as cursor:
         cursor.execute(_OLDEST_IDS)
-        [(database, age, freezes_at)] = cursor.fetchall()
-    return TransactionIds(database=database, age=age, freezes_at=freezes_at)
+        [columns] = cursor.fetchall()
+    return TransactionIds(*columns)

@@ -23,7 +23,7 @@ from durable.core.witnesses import LOST_COMMITS
 from durable.inspection.activities import MOST_ACTIVITIES, hung_steps
 from durable.inspection.causes import NEWEST, FailedRun, failed_runs
 from durable.inspection.counting import Count, added, count_capped, moment_of, sample_rows
-from durable.inspection.database import LAST_ID, old_snapshots, transaction_ids
+from durable.inspection.database import LAST_ID, OldSnapshot, TransactionIds, old_snapshots_and_ids
 from durable.inspection.explain_states import LATE
 from durable.inspection.explanation import replay_check
 from durable.inspection.humanize import quoted, shortened, span, thousands
@@ -125,8 +125,7 @@ def collect_findings(
         *_diverging(diverging),
         *_failed(failed),
         *_messages_left(unreceived),
-        *_snapshots(),
-        *_transaction_ids(),
+        *_vacuum(),
         *(_retention(now) if within is None else []),
     ]
 
@@ -268,8 +267,12 @@ def _with_reason(title: str, told: Mapping[str, str], hold: Hold) -> str:
     return _("%(title)s: %(reason)s") % {"title": title, "reason": shortened(hold.reason)}
 
 
-def _snapshots() -> list[Finding]:
-    found = old_snapshots()
+def _vacuum() -> list[Finding]:
+    snapshots, ids = old_snapshots_and_ids()
+    return [*_snapshots(snapshots), *_transaction_ids(ids)]
+
+
+def _snapshots(found: Sequence[OldSnapshot]) -> list[Finding]:
     if not found:
         return []
     shown = found[:SHOWN]
@@ -284,8 +287,7 @@ def _snapshots() -> list[Finding]:
     ]
 
 
-def _transaction_ids() -> list[Finding]:
-    ids = transaction_ids(read_alias())
+def _transaction_ids(ids: TransactionIds | None) -> list[Finding]:
     if ids is None or not ids.is_old:
         return []
     title = _(

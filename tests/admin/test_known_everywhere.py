@@ -122,7 +122,13 @@ def test_each_kind_of_entry_has_a_word_and_the_call_that_makes_it() -> None:
 def test_each_alert_is_looked_for(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What looks for one is asked if it is switched on alone, and not if the others are."""
     asked: list[str] = []
-    looks = {"_causes": {"cause", "rollback"}, "_hung": {"hung_step"}, "_queues": {"queue"}, "_schedules": {"schedule"}}
+    looks = {
+        "_causes": {"cause", "rollback"},
+        "_hung": {"hung_step"},
+        "_queues": {"queue"},
+        "_schedules": {"schedule"},
+        "_retention": {"retention"},
+    }
     assert {each for events in looks.values() for each in events} == set(EVENTS)
 
     def asking(name: str) -> Callable[..., list[Condition]]:
