@@ -1,4 +1,4 @@
-"""An encrypting codec, `pip install durable[crypto]`: `DURABLE = {"CODEC": "durable.crypto.FernetCodec"}`.
+"""An encrypting codec, `pip install "durable-django[crypto]"`: `DURABLE = {"CODEC": "durable.crypto.FernetCodec"}`.
 
 Owns encryption of recorded text at rest, with Fernet (AES-128-CBC and HMAC-SHA256, authenticated) from `cryptography`.
 Must not know the recorded values: the codec that it wraps does. Run ids, locations, names of queues, states and the
@@ -198,7 +198,7 @@ def _import_fernet() -> Any:
         from cryptography import fernet
     except ImportError as error:
         raise ImportError(
-            "FernetCodec needs the package cryptography, which is not installed: pip install 'durable[crypto]'"
+            "FernetCodec needs the package cryptography, which is not installed: pip install 'durable-django[crypto]'"
         ) from error
     return fernet
 

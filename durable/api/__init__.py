@@ -1,8 +1,9 @@
 """The REST interface: the verbs and the histories, for programs.
 
-Mount it with `path("api/", include("durable.api.urls"))` under any prefix. It needs the extra `durable[api]`. Views
-hold no logic: they authenticate, validate, call one operation and answer. The host's settings of Django REST Framework
-decide only how users are authenticated: permissions, renderers, parsers, pagination and errors are the interface's own.
+Mount it with `path("api/", include("durable.api.urls"))` under any prefix. It needs the extra `durable-django[api]`.
+Views hold no logic: they authenticate, validate, call one operation and answer. The host's settings of Django REST
+Framework decide only how users are authenticated: permissions, renderers, parsers, pagination and errors are the
+interface's own.
 """
 
 from django.core.exceptions import ImproperlyConfigured

@@ -157,7 +157,7 @@ def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str
 
 
 def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str | None:
-    """Draw the table with rich; None if rich, the extra `durable[cli]`, is not installed."""
+    """Draw the table with rich; None if rich, the extra `durable-django[cli]`, is not installed."""
     try:
         from rich.console import Console
         from rich.table import Table

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of passes and steps, where the API is installed (`durable[tracing]`); nothing otherwise.
+"""OpenTelemetry spans of passes and steps, where the API is installed (`durable-django[tracing]`); nothing otherwise.
 
 Owns these spans. Each pass is a span in a trace of its own, because a run may sleep for a month between two passes.
 Each call of a step's function is a child of it, and the spans of the function's own instrumentation are children of

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: workers count their work as it happens, and gauges are read from the rows of runs.
 
-Owns only the setup. The extra is `durable[metrics]`; without it none of the modules is imported.
+Owns only the setup. The extra is `durable-django[metrics]`; without it none of the modules is imported.
 
 - `durable.metrics.instruments`: counters and histograms of passes, steps, failures, wake-ups and leases, per process.
 - `durable.metrics.rows`: gauges of the runs by state and of the backlog, queried at each scrape.

@@ -1,4 +1,4 @@
-"""The backend for the package `django-tasks`, the backport of Django's tasks for earlier versions: `durable[tasks]`."""
+"""The backend for `django-tasks`, the backport of Django's tasks for earlier versions: `durable-django[tasks]`."""
 
 from durable.tasks.backend import backend_for
 

@@ -186,7 +186,7 @@ def test_without_its_extra_the_interface_says_what_to_install(monkeypatch: pytes
     import durable.api
 
     monkeypatch.setitem(sys.modules, "drf_spectacular", None)
-    with pytest.raises(ImproperlyConfigured, match=r'install "durable\[api\]"'):
+    with pytest.raises(ImproperlyConfigured, match=r'install "durable-django\[api\]"'):
         importlib.reload(durable.api)
 
 

@@ -108,7 +108,7 @@ def test_keys_stay_out_of_its_repr() -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(ImportError, match=r"durable\[crypto\]"):
+    with pytest.raises(ImportError, match=r"durable-django\[crypto\]"):
         FernetCodec(keys=[OLD])
 
 
