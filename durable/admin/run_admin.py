@@ -146,9 +146,9 @@ class RunAdmin(AdminPages, _ModelAdmin):
         def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             access.demand(request, "view_run")
             access.demand_offered(name)
-            # a list that follows an act of the user's is to show it
-            is_fresh = name not in LISTS or bool(len(messages.get_messages(request)))
-            with from_replica(wanted=not is_fresh), reading():
+            # a list that follows an act of the user's, which left a message, is to show it
+            may_be_old = name in LISTS and not len(messages.get_messages(request))
+            with from_replica(wanted=may_be_old), reading():
                 return view(self, request, *args, **kwargs)
 
         return self._inside(view, read)

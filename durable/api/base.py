@@ -54,8 +54,8 @@ class View(APIView):
         """Answer, with a time limit for each statement if the request only reads and does not wait."""
         if request.method not in ("GET", "HEAD") or self.waits:
             return super().dispatch(request, *args, **kwargs)
-        is_fresh = not self.is_list or "no-cache" in request.headers.get("Cache-Control", "")
-        with from_replica(wanted=not is_fresh) as source, reading():
+        may_be_old = self.is_list and "no-cache" not in request.headers.get("Cache-Control", "")
+        with from_replica(wanted=may_be_old) as source, reading():
             response = super().dispatch(request, *args, **kwargs)
             if source is not None and source.age is not None:
                 response["Durable-Age"] = f"{source.age:.1f}"

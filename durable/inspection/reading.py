@@ -160,14 +160,7 @@ def from_replica(*, wanted: bool = True) -> Iterator[Source | None]:
     Yields where they read, None without a replica. Raises ReplicaLostError if the replica fails in the block. Nothing
     in the block may write.
     """
-    if not conf.READ_DATABASE or not wanted:
-        token = _source.set(None)
-        try:
-            yield None
-        finally:
-            _source.reset(token)
-        return
-    found = _chosen()
+    found = _chosen() if wanted and conf.READ_DATABASE else None
     token = _source.set(found)
     try:
         yield found
