@@ -58,7 +58,9 @@ def signal_main() -> None:
 
 def last(name: str) -> None:
     if _both.wait(120) == 0:
-        signal_main()
+        while not _may_end.is_set():  # a signal that comes just before the main thread waits does not wake it
+            signal_main()
+            _may_end.wait(0.05)
     _may_end.wait(120)
     _log.append(name)
 
@@ -76,8 +78,9 @@ def test_what_a_handler_raises_into_a_join_comes_when_its_branches_have_ended() 
     """They would go on beside the workflow, and write into a run that has completed."""
 
     def raise_late() -> None:
-        _may_end.set()
-        raise Late
+        if not _may_end.is_set():
+            _may_end.set()
+            raise Late
 
     _on_signal.append(raise_late)
     handle = in_join.start()
