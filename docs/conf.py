@@ -28,6 +28,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
     "sphinx_argparse_cli",
+    "sphinx_llms_txt",
+    "examples",
     "parsers_of_commands",
     "openapi",
     "settings_table",
@@ -47,4 +49,14 @@ python_use_unqualified_type_names = True
 html_theme = "furo"
 html_title = "durable"
 html_show_sphinx = False
-html_copy_source = False
+html_show_sourcelink = False
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")  # of the version that is built there
+
+# llms.txt, the list of pages for programs that read documentation, and llms-full.txt, all of their text. Made of the
+# copied sources.
+html_copy_source = True
+llms_txt_summary = (
+    "Durable workflows for Django: Python functions whose steps are recorded in the project's database, and which "
+    "workers continue after crashes, deploys and month-long sleeps. Agents that write code begin with the skill: "
+    "manage.py durable skills."
+)

@@ -18,12 +18,17 @@ def _prepare_schedule(sender: type, **kwargs: Any) -> None:
 
 
 def _follow_migrate(sender: AppConfig, using: str, **kwargs: Any) -> None:
-    """Restore the database's functions; write the schedules and limits that code declares."""
-    from durable.operations import limits
+    """Restore the database's functions; write the schedules, limits and ends that code declares."""
+    from durable.operations import ends, limits
     from durable.operations.schedules import sync
     from durable.store.routines import restore
 
-    for receiver in (restore, sync.synchronise_after_migrate, limits.synchronise_after_migrate):
+    for receiver in (
+        restore,
+        sync.synchronise_after_migrate,
+        limits.synchronise_after_migrate,
+        ends.synchronise_after_migrate,
+    ):
         receiver(sender=sender, using=using, **kwargs)
 
 
@@ -43,6 +48,7 @@ class DurableConfig(AppConfig):
     def ready(self) -> None:
         """Import every app's `workflows` module and the checks; set up metrics, tracing and alerts as configured."""
         from durable import guard, logs, metrics
+        from durable.conf import conf
         from durable.instrumentation import tracing
         from durable.notifier import wakeups
 
@@ -66,6 +72,10 @@ class DurableConfig(AppConfig):
         database.look_at_first_request()
         metrics.set_up()
         tracing.set_up()
+        if conf.EMBEDDED:
+            from durable.worker import embedded
+
+            embedded.begin()
 
     def autodiscover(self) -> None:
         """Import the module `workflows` of every installed app that has one."""

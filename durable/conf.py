@@ -37,11 +37,15 @@ class Values:
     - `LEASE`: how long a run stays with a worker that no longer answers; renewed at a third of it.
     - `SWEEP_INTERVAL`: how often each `durable_worker` looks for due runs without a notification.
     - `REDIS`: whether workers are notified of due runs through Redis. With False durable uses no Redis at all: workers
-      poll the database instead.
+      listen to PostgreSQL, and poll SQLite.
+    - `LISTEN`: whether workers listen to PostgreSQL without Redis. With False they poll it.
+    - `EMBEDDED`: whether a web process starts a `durable_worker` (`durable.worker.embedded`), for a small site on one
+      machine.
     - `NOTIFY_IN_TESTS`: whether a process that runs Django's tests notifies workers through Redis. A test without a
       `Harness` does not by default, because the developer's own workers would receive the notification; its runs are
       due all the same.
-    - `POLL_INTERVAL`: without Redis, how often each `durable_worker` queries the database for due runs.
+    - `POLL_INTERVAL`: how often each `durable_worker` queries the database for due runs where nothing notifies it: on
+      SQLite, behind a pooler in transaction mode, and while Redis is away.
     - `MAX_BRANCH_THREADS`: threads of one pass for the branches of joins and races, nested ones included.
     - `MAX_CRASHES`: a run that crashes this many workers in a row without progress fails.
     - `HARD_TIMEOUT`: how long after its timeout, or after its heartbeat without a sign, a step that cannot be
@@ -68,6 +72,15 @@ class Values:
     - `DATABASE`: the alias of the database that holds durable's tables.
     - `READ_DATABASE`: the alias of a standby of that database, which lists, charts, causes, exports and metrics read
       (`durable.inspection.reading`); "" for none.
+    - `PARTITIONS`: on PostgreSQL, in how many parts the first `migrate` makes the tables of runs and entries, by the
+      hash of the run's id; 0 for whole tables. `manage.py durable partition` is for tables that have rows.
+    - `MARK`: the path of a file outside of the database that keeps how far the database has come (`durable.marks`);
+      "" for Redis.
+    - `BASE_URL`: the address under which the project is reached from outside, such as "https://shop.example", for links
+      (`ctx.link`); without it the domain of the sites framework. A path at its end stands for the script prefix.
+    - `LINK_BODY_BYTES`: the largest answer that a link accepts.
+    - `LINK_REFUSALS`: how many refused answers of one link, and how many unknown links of one address, are answered in
+      full within a minute; more get the status 429. 0 for no limit.
     - `QUEUE`: the RQ queue of workflows that name none.
     - `CLAIM_BATCH`: how many due runs a worker claims at once, at most.
     - `PREPARED_STATEMENTS`: whether PostgreSQL sessions keep the most frequent statements of runs prepared. "auto": a
@@ -102,8 +115,10 @@ class Values:
     LEASE: float = 30.0
     SWEEP_INTERVAL: float = 5.0
     REDIS: bool = True
+    LISTEN: bool = True
+    EMBEDDED: bool = False
     NOTIFY_IN_TESTS: bool = False
-    POLL_INTERVAL: float = 0.5
+    POLL_INTERVAL: float = 0.2
     MAX_BRANCH_THREADS: int = 8
     MAX_CRASHES: int = 5
     HARD_TIMEOUT: float = 60.0
@@ -118,6 +133,11 @@ class Values:
     BUILD: str | None = None
     DATABASE: str = "default"
     READ_DATABASE: str = ""
+    PARTITIONS: int = 0
+    MARK: str = ""
+    BASE_URL: str = ""
+    LINK_BODY_BYTES: int = 512 * 1024
+    LINK_REFUSALS: int = 60
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
     PREPARED_STATEMENTS: bool | Literal["auto"] = "auto"
@@ -137,6 +157,13 @@ class Values:
 #: The environment variable that names the build if `BUILD` is not given.
 BUILD_VARIABLE: Final = "DURABLE_BUILD"
 MAX_BUILD: Final = 200  # characters
+MOST_PARTITIONS: Final = 64  # a statement that looks at all of them costs more with each
+
+
+def may_be_partitions(number: int) -> bool:
+    """Return True if the tables may have so many partitions; 0 are none."""
+    return number == 0 or 2 <= number <= MOST_PARTITIONS
+
 
 #: The settings that are durations, or may be one, and so may be given as `timedelta`.
 DURATIONS = frozenset(

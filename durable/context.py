@@ -5,11 +5,23 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    overload,
+)
 
 from durable.core import registry
 from durable.core.bodies import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
@@ -17,10 +29,9 @@ from durable.core.branches import join_branches, race_branches
 from durable.core.children.maps import MapRequest, map_children
 from durable.core.children.operations import ChildRequest, call_child, child_result, start_child
 from durable.core.current import current_scope
-from durable.core.duration import Duration, check_moment, parse_remaining
+from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
-from durable.core.map_results import MapResult
 from durable.core.message_claims import record_of
 from durable.core.messages import Received, Wait, body_of, complete, mapped, receive, receive_one, refuse, send
 from durable.core.options import StepOptions, StepPolicy, options_of
@@ -31,6 +42,7 @@ from durable.core.results import (
     BlockResult,
     Break,
     Continue,
+    MapResult,
     QueueMessage,
     RaceResult,
     StepCatch,
@@ -39,15 +51,16 @@ from durable.core.results import (
 from durable.core.rollback import compensate
 from durable.core.scope import ReplayLogger, Scope
 from durable.core.signatures import advised
-from durable.core.simple_operations import get_version, removed, rollback_checkpoint, sleep, tag
+from durable.core.simple_operations import get_version, publish, removed, rollback_checkpoint, sleep, tag
 from durable.core.steps import STEP_CATCHES, STEP_CATCHES_DEFAULT, check_catch, step, try_step
 from durable.core.tags import TagValue
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 
-__all__ = ["AsyncChild", "AsyncContext", "Child", "Context", "step_definition"]
+__all__ = ["AsyncChild", "AsyncContext", "AsyncLink", "Child", "Context", "Link", "step_definition"]
 
 if TYPE_CHECKING:
+    from durable.core.links import OpenLink
     from durable.definitions import Input, Workflow
     from durable.handles import Handle
 
@@ -72,6 +85,18 @@ class HasId(Protocol):
     @property
     def id(self) -> str:
         """The run's id."""
+
+
+class Done:
+    """The answer of a call that has nothing to wait for. Async code may await it; it is None then."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+DONE: Final = Done()
 
 
 class _Shared(Generic[D]):
@@ -124,6 +149,19 @@ class _Shared(Generic[D]):
     def uuid4(self) -> uuid.UUID:
         """Return a UUID drawn from `random`."""
         return self._scope.determinism.uuid4()
+
+    def status(
+        self, text: str, *, done: float | None = None, of: float | None = None, eta: datetime | None = None
+    ) -> Done:
+        """Show what the run does, and how far it is: `status("waiting for the courier", done=3, of=7)`.
+
+        The newest status wins, and it is no entry of the history. It is written with the next commit of the run, or by
+        its worker within a second, and costs no commit of its own. `eta` is when the run expects to be done, an aware
+        datetime. Async code may await the call, and need not. `text` is plain and has at most 500 characters. Raises
+        ValueError for a longer one and for numbers below 0, and TypeError for other types.
+        """
+        _innermost(self._scope).show(text, done, of, eta)
+        return DONE
 
 
 class Context(_Shared[SyncDriver]):
@@ -380,6 +418,22 @@ class Context(_Shared[SyncDriver]):
         request = _map_request(workflow, inputs, at_once, on_failure)
         return self._do(f'map "{name}"', map_children(self._scope, name, request))
 
+    def link(
+        self, name: str, *, timeout: Duration | None = None, verify: str | Callable[..., Any] | None = None
+    ) -> Link:
+        """Open an address at which somebody outside answers the run, once; `link.url` is the address.
+
+        It accepts one POST, until `timeout` has passed or the run has ended; `link.wait` returns its body. A GET shows
+        a page with a button. `verify`, a function at the top level of a module or its name, decides whether a request
+        may answer: it is called with the raw body and the headers and has to return True
+        (`durable.hooks.signatures`). Without it, whoever has the address may answer.
+        """
+        opening = mapped(
+            _opening(self._scope, name, timeout, verify), lambda found: Link(self._scope, self._driver, found)
+        )
+        link: Link = self._do(f'link "{name}"', opening)
+        return link
+
     def rollback_checkpoint(self, name: str) -> None:
         """Allow rollback handlers for the steps that follow, in this scope and in scopes inside it."""
         self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
@@ -392,6 +446,16 @@ class Context(_Shared[SyncDriver]):
         tag, and for more than 8 in all; TypeError for a value of another type.
         """
         self._do("tag()", tag(self._scope, tags))
+
+    def publish(self, name: str, value: Any) -> None:
+        """Publish a value of the run: `publish("quote", {"price": 12})`.
+
+        An entry of the history: it is recorded at once and once, and `handle.view(name)` has it from then on. A name
+        may be used again, and the newest value of a name is shown. A number, a text, `Markdown(text)`, a table (a list
+        of dicts) and other JSON have a form of their own on pages. Raises PayloadError for a value that cannot be
+        recorded.
+        """
+        self._do(f'publish "{name}"', publish(self._scope, name, value))
 
     def compensate(self, reason: str) -> None:
         """Run the rollback handlers of all completed steps, the newest first, and continue.
@@ -464,6 +528,58 @@ class AsyncChild(_SharedChild[R, AsyncDriver]):
         """Wait for the child's end, and return its output. See `Child.result`."""
         output: R = await self._result(name, timeout)
         return output
+
+
+class _SharedLink(Generic[D]):
+    """What both links have."""
+
+    def __init__(self, scope: Scope, driver: D, found: OpenLink) -> None:
+        self._scope = scope
+        self._driver: D = driver
+        self._found = found
+
+    @property
+    def url(self) -> str:
+        """The absolute address, with a token that nobody can guess. The same in each pass.
+
+        Give it to a step. Where the run records a value that contains it, the token is hidden.
+        """
+        return self._found.url
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the link stops to accept an answer; None: not before the run ends."""
+        return self._found.expires_at
+
+    def __repr__(self) -> str:
+        return f"<link {self._found.name!r}>"  # without its token
+
+    def _wait(self, name: str, timeout: Duration | None) -> Any:
+        from durable.core.links import answer_of
+
+        scope = _innermost(self._scope)
+        limit = None if timeout is None else parse_remaining(timeout, "a timeout")
+        return self._driver.operate(scope, f'wait for link "{name}"', answer_of(scope, self._found, name, limit))
+
+
+class Link(_SharedLink[SyncDriver]):
+    """A link that a synchronous workflow has opened: `url`, `expires_at`, and `wait`."""
+
+    def wait(self, name: str, timeout: Duration | None = None) -> Any:
+        """Wait for the answer, and return its body; the wait is recorded under `name`.
+
+        The body is what JSON, a form (a dict of texts and lists) or text says, by the content type of the request;
+        bytes for any other. Raises LinkTimeoutError when `timeout` has passed or the link has expired.
+        """
+        return self._wait(name, timeout)
+
+
+class AsyncLink(_SharedLink[AsyncDriver]):
+    """A link that an async workflow has opened: `url`, `expires_at`, and `wait`, awaited."""
+
+    async def wait(self, name: str, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109  # of the wait, recorded
+        """Wait for the answer, and return its body. See `Link.wait`."""
+        return await self._wait(name, timeout)
 
 
 class _SharedQueue(Generic[D]):
@@ -846,6 +962,15 @@ class AsyncContext(_Shared[AsyncDriver]):
         request = _map_request(workflow, inputs, at_once, on_failure)
         return self._do(f'map "{name}"', map_children(self._scope, name, request))
 
+    def link(
+        self, name: str, *, timeout: Duration | None = None, verify: str | Callable[..., Any] | None = None
+    ) -> Coroutine[Any, Any, AsyncLink]:
+        """See `Context.link`."""
+        opening = mapped(
+            _opening(self._scope, name, timeout, verify), lambda found: AsyncLink(self._scope, self._driver, found)
+        )
+        return self._do(f'link "{name}"', opening)
+
     def rollback_checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
         """See `Context.rollback_checkpoint`."""
         return self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
@@ -853,6 +978,10 @@ class AsyncContext(_Shared[AsyncDriver]):
     def tag(self, /, **tags: TagValue) -> Coroutine[Any, Any, None]:
         """See `Context.tag`."""
         return self._do("tag()", tag(self._scope, tags))
+
+    def publish(self, name: str, value: Any) -> Coroutine[Any, Any, None]:
+        """See `Context.publish`."""
+        return self._do(f'publish "{name}"', publish(self._scope, name, value))
 
     def compensate(self, reason: str) -> Coroutine[Any, Any, None]:
         """See `Context.compensate`."""
@@ -994,6 +1123,12 @@ def _child_request(workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         )
     request: ChildRequest = definition.child_request(args, kwargs)
     return request
+
+
+def _opening(scope: Scope, name: str, timeout: Duration | None, verify: str | Callable[..., Any] | None) -> Operation:
+    from durable.core.links import open_link  # loaded in every process that executes passes
+
+    return open_link(scope, name, None if timeout is None else parse_duration(timeout), verify)
 
 
 def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any) -> MapRequest:

@@ -38,6 +38,7 @@ from durable.core.limits.workflow_limits import Limit, WorkflowLimits
 from durable.core.location import escape
 from durable.core.message_types import MessageTypes
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
+from durable.core.outcomes import WHEN_EXHAUSTED, WhenExhausted
 from durable.core.records import WhenParentEnds
 from durable.core.results import frozen
 from durable.core.signatures import advised
@@ -46,11 +47,15 @@ from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.common import in_async
 from durable.operations.start import check_arguments, request_of
-from durable.operations.start_options import IfOpen, Keep, StartOptions, WhenFull, warn_of
+from durable.operations.start_options import IfOpen, Keep, StartOptions, WhenDeleted, WhenFull, warn_of
 from durable.schedules import RuleLike, Rules, check_name, read_rules
 
 if TYPE_CHECKING:
+    from django.db.models import Model
+
     from durable.context import AsyncContext, Context
+    from durable.core.registry import EndFunction
+    from durable.operations.ends import OnEnd
 
 __all__ = ["Input", "StepDecorator", "Workflow", "WorkflowDecorator", "step", "workflow"]
 
@@ -98,6 +103,8 @@ class Workflow(Generic[P, R_co]):
         limit: Limit | Sequence[Limit] | None = None,
         messages: Mapping[str, Any] | None = None,
         quiet: bool = False,
+        on_end: OnEnd | None = None,
+        when_exhausted: WhenExhausted = "fail",
     ) -> None:
         if not callable(function):
             raise TypeError(f"@workflow decorates a function, not {function!r}")
@@ -127,6 +134,12 @@ class Workflow(Generic[P, R_co]):
             raise TypeError(f"quiet is True or False, not {quiet!r}")
         #: Whether lists of runs omit its runs, unless they have failed or are asked for.
         self.is_quiet = quiet
+        #: The function to call in the commit that ends a run; None for none.
+        self.on_end = None if on_end is None else _called_at_end(on_end)
+        if when_exhausted not in WHEN_EXHAUSTED:
+            raise ValueError(f'when_exhausted is "fail" or "hold", not {when_exhausted!r}')
+        #: What its steps do when their attempts are used up, unless they say something else.
+        self.when_exhausted: WhenExhausted = when_exhausted
         #: The schedule that starts runs automatically; None for none.
         self.schedule: Rules | None = None if schedule is None else _scheduled(self, name, read_rules(schedule))
         self.__name__ = function.__name__
@@ -172,6 +185,11 @@ class Workflow(Generic[P, R_co]):
         return self._name
 
     @property
+    def is_about_something(self) -> bool:
+        """Whether `using(about=...)` says what its runs are about."""
+        return bool(self._start_options.about)
+
+    @property
     def queue(self) -> str:
         """The RQ queue of its runs."""
         return self._start_options.queue or self._queue or conf.QUEUE
@@ -202,6 +220,8 @@ class Workflow(Generic[P, R_co]):
         share: str | None = None,
         weight: float | None = None,
         tags: Mapping[str, TagValue] | None = None,
+        about: Model | Iterable[Model | str] | str | None = None,
+        when_deleted: WhenDeleted | None = None,
     ) -> Workflow[P, R_co]:
         """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none), a key.
 
@@ -240,6 +260,13 @@ class Workflow(Generic[P, R_co]):
         Runs are found by their `tags`, at most 8 names with values of at most 200 characters (`Run.objects.tagged`).
         They are stored in clear, unless `DURABLE["TAGS"]` says otherwise. They replace those of an earlier `using`, and
         a child has its own alone.
+
+        A run is `about` a saved instance of a model, or a list of at most 100: `using(about=order)`. It is found by
+        `Run.objects.about(order)` and shown beside the order. Only the model's label and the primary key are kept, so
+        the instance may be in another database, and a deleted one leaves its runs. With `when_deleted="cancel"`, the
+        runs that are open then are cancelled in the transaction of the deletion, in each process that has called
+        `durable.triggers.on_delete` for the model. A restart and a replay are about the same, and a child is about what
+        its own `using` says alone.
         """
         given = {name: value for name, value in locals().items() if value is not None}
         del given["self"]
@@ -409,6 +436,8 @@ def workflow(
     limit: Limit | Sequence[Limit] | None = None,
     messages: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    on_end: OnEnd | None = None,
+    when_exhausted: WhenExhausted = "fail",
 ) -> WorkflowDecorator: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -421,6 +450,8 @@ def workflow(
     limit: Limit | Sequence[Limit] | None = None,
     messages: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    on_end: OnEnd | None = None,
+    when_exhausted: WhenExhausted = "fail",
 ) -> Any:
     """Make a function a workflow: `@workflow` or `@workflow(name="shop.fulfil", queue="default")`.
 
@@ -442,11 +473,21 @@ def workflow(
 
     With `quiet`, lists of runs leave its runs out unless they have failed or are asked for: for one that runs each
     minute and has nothing to tell.
+
+    `on_end` is called with the RunInfo of each run that ends, in the commit that ends it, whatever ended it: a
+    function, or its dotted path ("shop.orders.ended"). It writes rows of durable's database in that transaction, for at
+    most five seconds, and has no other effect. If it raises, the run has not ended: a worker tries the end again later,
+    and a verb raises EndRefusedError. A run that is recovered or replayed ends again, and it is called again.
+
+    With `when_exhausted="hold"`, a step whose attempts are used up waits for a person, and the run stays open; "fail",
+    the default, fails the step. It is the default of the steps' option of that name.
     """
     chosen = check_mistakes(mistakes)
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
-        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen, schedule, limit, messages, quiet)
+        definition: Workflow[Any, Any] = Workflow(
+            function, name, queue, chosen, schedule, limit, messages, quiet, on_end, when_exhausted
+        )
         registry.register(definition, discovered=not apps.ready)
         return definition
 
@@ -531,6 +572,12 @@ def _scheduled(workflow: Workflow[Any, Any], name: str | None, rules: Rules) -> 
             "cron(..., args=[...], kwargs={...})"
         ) from None
     return rules
+
+
+def _called_at_end(function: OnEnd) -> EndFunction:
+    from durable.operations.ends import CallAtEnd  # processes without such a workflow do without
+
+    return CallAtEnd(function)
 
 
 def _takes_a_context(signature: inspect.Signature) -> bool:

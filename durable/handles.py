@@ -1,6 +1,6 @@
 """The handle: a run's id, with the verbs and the state of the run behind it.
 
-A handle holds no copy of the run: each property is one query; `info()` reads all of them in one. Of a run that has
+A handle holds no copy of the run: each property is one query; `info()` reads most of them in one. Of a run that has
 ended a summary takes one more, for the children that are left to be cancelled. Every blocking method and property has a
 twin for async code, a method with an `a` before its name: `await handle.astate()`. So `awake()` is the twin of
 `wake()`, and `awaiting_for()` that of `waiting_for`.
@@ -8,7 +8,7 @@ twin for async code, a method with an `a` before its name: `await handle.astate(
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from durable import operations
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunNotFoundError
+from durable.core.records import Status
 from durable.core.results import frozen
 from durable.operations.common import in_async, is_of_workflow, run_sync
 from durable.operations.queries import HistoryDifference, HistoryEntry, RunInfo, differences
 from durable.operations.replay_plan import ReplayPlan
+from durable.operations.settle import NOTHING
 
 if TYPE_CHECKING:  # at run time a type variable of Python 3.11 has no default
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from durable.definitions import Workflow
     from durable.operations.bulk import BulkReport
+    from durable.streams.reading import Chunk
 
     R_co = TypeVarWithDefault("R_co", covariant=True, default=Any)
 else:
@@ -94,6 +97,14 @@ class Handle(Generic[R_co]):
         return operations.summary(self.id)
 
     @property
+    def status(self) -> Status | None:
+        """What the run's author lets it say (`ctx.status`): `text`, `done`, `of`, `eta` and `at`.
+
+        None if it has not said anything. A run that has ended keeps its last status.
+        """
+        return operations.status(self.id)
+
+    @property
     def parent(self) -> Handle[Any] | None:
         """The run whose code started this one, as a child or in a step; None if there is none or it was pruned."""
         found = operations.parent(self.id)
@@ -132,8 +143,20 @@ class Handle(Generic[R_co]):
         return operations.child_counts(self.id, group)
 
     def info(self) -> RunInfo:
-        """Return all of these properties, read in one query, or two for a run that has ended."""
+        """Return what a `RunInfo` has of the run, read in one query, or two for a run that has ended."""
         return operations.info(self.id)
+
+    def values(self) -> dict[str, Any]:
+        """Return the values that the run has published (`ctx.publish`), the newest of each name; one query."""
+        return operations.values(self.id)
+
+    def view(self, name: str, wait: Duration | None = None) -> Any:
+        """Return the newest value that the run has published under `name`; None if there is none.
+
+        With `wait`, a length of time, wait until there is one. Raises TimeoutError after that, and at once if the run
+        has ended without one.
+        """
+        return operations.view(self.id, name, wait)
 
     def history(self) -> list[HistoryEntry]:
         """Return the records of the run's operations, in the order in which they began."""
@@ -145,6 +168,16 @@ class Handle(Generic[R_co]):
         Reads both histories, as `history` does. Raises RunNotFoundError.
         """
         return differences(self.history(), operations.history(other if isinstance(other, str) else other.id))
+
+    def stream(self, location: str, *, after: str | None = None, timeout: Duration | None = None) -> Iterator[Chunk]:
+        """Yield what the step at `location` emits, as it comes, and at last its result: see `durable.streams.Chunk`.
+
+        A step that has ended yields its result alone. `after` is the id of a chunk: begin behind it. Raises
+        TimeoutError when no chunk comes for `timeout`: seconds, a timedelta or text.
+        """
+        from durable.streams import reading  # few processes read streams
+
+        return reading.read(self.id, location, after, timeout)
 
     # -- verbs
 
@@ -204,8 +237,18 @@ class Handle(Generic[R_co]):
         """
         operations.abandon(self.id, location=location)
 
+    def settle(self, location: str, *, done: Any = NOTHING, not_done: bool = False, fail: bool = False) -> None:
+        """Settle the step at `location` that waits for a person (`info().held`), with one of three answers.
+
+        `done`: it was done, and this is its result. `not_done`: it was not, and is tried again. `fail`: the step fails.
+        Raises EntryNotFoundError, PayloadError, and InvalidTransitionError if the step is not held.
+        """
+        operations.settle(self.id, location, done=done, not_done=not_done, fail=fail)
+
     def recover(self) -> None:
         """Continue a failed run: retry the operation that made it fail, and recover the children that did.
+
+        Of an open run, try the steps again that wait for a person; their `verify` is asked first.
 
         Raises KeyConflictError if another open run has its key by now.
         """
@@ -293,6 +336,10 @@ class Handle(Generic[R_co]):
         """`summary`, from async code."""
         return await run_sync(lambda: self.summary)
 
+    async def astatus(self) -> Status | None:
+        """`status`, from async code."""
+        return await run_sync(lambda: self.status)
+
     async def aparent(self) -> Handle[Any] | None:
         """`parent`, from async code."""
         return await run_sync(lambda: self.parent)
@@ -309,9 +356,21 @@ class Handle(Generic[R_co]):
     achild_counts = in_async(child_counts)
     ainfo = in_async(info)
 
+    def astream(self, location: str, *, after: str | None = None) -> AsyncIterator[Chunk]:
+        """`stream`, from async code: `async for chunk in handle.astream("write")`."""
+        from durable.streams import reading  # few processes read streams
+
+        return reading.aread(self.id, location, after)
+
     async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109  # the twin of result()
         """`result`, from async code."""
         return await operations.aresult(self.id, timeout)  # type: ignore[no-any-return]  # read from the database
+
+    avalues = in_async(values)
+
+    async def aview(self, name: str, wait: Duration | None = None) -> Any:
+        """`view`, from async code."""
+        return await operations.aview(self.id, name, wait)
 
     asend = in_async(send)
 
@@ -336,6 +395,7 @@ class Handle(Generic[R_co]):
     aabandon = in_async(abandon)
     arecover = in_async(recover)
     arecover_children = in_async(recover_children)
+    asettle = in_async(settle)
     arestart = in_async(restart)
     aplan_replay = in_async(plan_replay)
     agive_output = in_async(give_output)

@@ -22,6 +22,7 @@ from django.db.models.functions import Length
 
 from durable.conf import conf
 from durable.core.current import running_place
+from durable.core.errors import cut_tokens
 
 _PAUSE: Final = 0.25  # seconds that lines wait for more lines
 _BATCH: Final = 500
@@ -75,7 +76,14 @@ class RunLogHandler(logging.Handler):
             return
         location = getattr(record, "location", "") or place
         at = datetime.fromtimestamp(record.created, UTC)
-        line = _Line(str(run_id)[:200], at, record.levelno, record.name[:200], str(location)[:1024], text[:_MOST_TEXT])
+        line = _Line(
+            str(run_id)[:200],
+            at,
+            record.levelno,
+            record.name[:200],
+            str(location)[:1024],
+            cut_tokens(text)[:_MOST_TEXT],
+        )
         self._start()
         self._waiting.append(line)
         self._some.set()

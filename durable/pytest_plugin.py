@@ -1,7 +1,8 @@
-"""The pytest fixtures of durable, registered by entry point."""
+"""The pytest fixtures and options of durable, registered by entry point."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -20,13 +21,73 @@ _FIXTURE: Final = "durable_histories"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare where a project keeps its files of histories."""
+    """Declare where a project keeps its files of histories, and the options of the report of deaths."""
+    group = parser.getgroup("durable", "deaths of workers (durable)")
+    group.addoption(
+        "--durable-crashes",
+        action="store_true",
+        help="execute each test that uses a Harness again, with a death before and after each commit, and report what is "
+        "done twice; that fails the session",
+    )
+    group.addoption(
+        "--durable-crashes-warn", action="store_true", help="findings of --durable-crashes do not fail the session"
+    )
+    group.addoption(
+        "--durable-crashes-report", metavar="FILE", help="write the report of --durable-crashes to a .json or .md file"
+    )
+    group.addoption(
+        "--durable-crashes-at-most",
+        metavar="NUMBER",
+        type=_positive(int),
+        default=200,
+        help="deaths of each test, spread over its commits; 200 by default",
+    )
+    group.addoption(
+        "--durable-crashes-seconds",
+        metavar="SECONDS",
+        type=_positive(float),
+        default=60.0,
+        help="for the deaths of each test; 60 by default",
+    )
     parser.addini(
         _FILES,
         "files of exported histories of durable, as patterns from the root directory",
         type="args",
         default=["tests/histories/*.jsonl"],
     )
+
+
+def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+    """Return a reader of an option that is above 0."""
+
+    def read(text: str) -> float:
+        number = kind(text)
+        if not number > 0:
+            raise argparse.ArgumentTypeError(f"expected a number above 0, not {text}")
+        return number
+
+    read.__name__ = kind.__name__  # argparse names it in its error
+    return read
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Register what executes tests again, if the session asks for it."""
+    config.addinivalue_line(
+        "markers", "no_durable_crashes(reason): leave the test out of what --durable-crashes executes again"
+    )
+    if config.getoption("durable_crashes"):
+        from django.conf import settings
+
+        if not settings.configured:
+            raise pytest.UsageError(
+                "--durable-crashes needs Django's settings: set DJANGO_SETTINGS_MODULE, or give --ds"
+            )
+        from durable.testing.deaths.protocol import Deaths
+
+        config.pluginmanager.register(Deaths(config), "durable_deaths")
+    elif config.getoption("durable_crashes_report"):
+        raise pytest.UsageError("--durable-crashes-report writes the report of --durable-crashes: give both")
 
 
 @pytest.fixture

@@ -240,6 +240,15 @@ class Pruner:
         old = self._old_actions(now)
         return Pruned(runs=runs, actions=0 if old is None else old[:most].count())
 
+    def delete(self, ids: Sequence[str], now: datetime) -> Iterator[Pruned]:
+        """Delete those of these runs that the policy no longer keeps, one batch for each item.
+
+        A run stays if something refers to it or locks it.
+        """
+        for start in range(0, len(ids), BATCH):
+            for part in self._light(list(ids[start : start + BATCH])):
+                yield self._deleted(part, now)
+
     # -- runs
 
     def _expired(self, now: datetime) -> list[_Range]:

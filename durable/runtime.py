@@ -23,7 +23,7 @@ from durable.core import clock, registry
 from durable.core.effects import Call, Operation
 from durable.core.message_types import MessageTypes
 from durable.core.places import Place
-from durable.core.records import SavedDetails
+from durable.core.records import SavedDetails, StatusRecord, StepChunk
 from durable.core.registry import UnknownWorkflowError, WorkflowDefinition
 from durable.core.scope import Scope
 from durable.store import Store, store_for
@@ -33,21 +33,30 @@ def _write_later(_saved: SavedDetails) -> None:
     """Do nothing: the worker's lease manager writes saved details once a second."""
 
 
+def _send_chunk(chunk: StepChunk) -> None:
+    """Send a chunk to Redis."""
+    from durable.notifier import chunks  # few processes emit
+
+    chunks.send(chunk)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """The objects and functions that one process works with.
 
     `notify` notifies workers that these queues have due runs, `notify_at` timers of a new deadline. `poll_wait` waits
-    between two queries for a result. `after_commit` calls a function if and when the caller's transaction commits.
+    between two queries for a result. `send_chunk` sends what a step emits to its readers. `after_commit` calls a
+    function if and when the caller's transaction commits.
 
     `monotonic` gives seconds that no change of the clock affects.
 
     The other fields are for a harness; None leaves the settings in force. `sleep` waits within a pass, `on_call` is
     called before each call of a step's function or rollback handler, `on_operation` before each operation of a
-    workflow's code, `on_save` when a step saves its progress, and `find_workflow` finds workflows that are not
-    registered. `roll_back_inside` rolls back what code has left open on a database connection beyond a depth of
-    transactions and savepoints, inside a test's transaction. `schedules` collects the names of the schedules that were
-    made or synchronised while the runtime is active: a harness ticks these.
+    workflow's code, `on_save` when a step saves its progress, `on_status` when a step sets its run's status, and
+    `find_workflow` finds workflows that are not registered. `roll_back_inside` rolls back what code has left open on a
+    database connection beyond a depth of transactions and savepoints, inside a test's transaction. `schedules` collects
+    the names of the schedules that were made or synchronised while the runtime is active: a harness ticks these.
+    `chunks` collects what steps emit.
     """
 
     store: Store
@@ -65,6 +74,9 @@ class Runtime:
     on_call: Callable[[Call], None] | None = None
     on_operation: Callable[[Scope, str, Operation], None] | None = None
     on_save: Callable[[SavedDetails], None] = _write_later
+    on_status: Callable[[StatusRecord], None] | None = None
+    send_chunk: Callable[[StepChunk], None] = _send_chunk
+    chunks: list[StepChunk] | None = None
     find_workflow: Callable[[str], WorkflowDefinition | None] | None = None
     roll_back_inside: Callable[[BaseDatabaseWrapper, int], None] | None = None
     schedules: set[str] | None = None

@@ -17,6 +17,8 @@ The `sender` is `durable.signals.Durable` unless a module says otherwise. The ke
   `will_retry`, `retry_at` (aware, None without a retry), `is_caught` (whether `try_step` returns this last failure to
   the code as a value), `error`
   (`ErrorInfo`). Sent for each failed attempt.
+- `step_held`: `run`, `workflow`, `location`, `attempt` (of the last attempt, from 1), `reason` ("unknown": was the
+  attempt done? or "exhausted": its attempts are used up), `error` (`ErrorInfo`). The run waits for a person.
 - `rollback_failed`: `run`, `workflow`, `location` (of the step whose handler failed), `attempt`, `retries_left`,
   `will_retry`, `retry_at`, `error`.
 """
@@ -28,7 +30,16 @@ from typing import Any, Final
 
 from django.dispatch import Signal
 
-__all__ = ["BY_NAME", "rollback_failed", "run_changed", "run_completed", "run_failed", "send", "step_failed"]
+__all__ = [
+    "BY_NAME",
+    "rollback_failed",
+    "run_changed",
+    "run_completed",
+    "run_failed",
+    "send",
+    "step_failed",
+    "step_held",
+]
 
 logger = logging.getLogger("durable")
 
@@ -36,6 +47,7 @@ run_changed = Signal()
 run_completed = Signal()
 run_failed = Signal()
 step_failed = Signal()
+step_held = Signal()
 rollback_failed = Signal()
 
 BY_NAME: Final = {
@@ -43,6 +55,7 @@ BY_NAME: Final = {
     "run_completed": run_completed,
     "run_failed": run_failed,
     "step_failed": step_failed,
+    "step_held": step_held,
     "rollback_failed": rollback_failed,
 }
 _NAMES: Final = {signal: name for name, signal in BY_NAME.items()}

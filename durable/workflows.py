@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.context import Context
-from durable.core.own_runs import BULK, CANARY, DECISION
+from durable.core.registry import BULK, CANARY, DECISION
 from durable.core.results import Break, Continue
 from durable.definitions import workflow
 

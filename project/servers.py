@@ -38,7 +38,7 @@ from redis.retry import Retry
 
 from project.guard import GuardedProcess
 
-__all__ = ["EmbeddedPostgres", "EmbeddedRedis", "ServerError", "free_port"]
+__all__ = ["EmbeddedPostgres", "EmbeddedRedis", "ServerError", "free_port", "unprivileged_user"]
 
 START_TIMEOUT = 60.0
 SOCKET_PATH_LIMIT = 100  # bytes; the kernel's is 108, macOS's 104
@@ -142,7 +142,7 @@ class EmbeddedPostgres(_Server):
         self.fsync = fsync
         self.settings = {"max_connections": str(max_connections), **settings}
         self._socket_directory = self.directory
-        self._user = _unprivileged_user()
+        self._user = unprivileged_user()
         if self._user is not None:
             os.chown(self.directory, *self._user)
             self._check_reachable()
@@ -415,7 +415,8 @@ def _chosen_redis() -> Path | None:
     return Path(program)
 
 
-def _unprivileged_user() -> tuple[int, int] | None:
+def unprivileged_user() -> tuple[int, int] | None:
+    """Return the uid and gid that servers which refuse root run as; None where this process is not root."""
     if os.geteuid() != 0:
         return None
     nobody = pwd.getpwnam("nobody")

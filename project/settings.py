@@ -115,9 +115,11 @@ RQ_QUEUES = {
 RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}
 
 DURABLE = {
+    "BASE_URL": os.environ.get("BASE_URL") or ("http://127.0.0.1:8000" if DEBUG else ""),
     # the carrier's interface allows five labels a second
     "LIMITS": {"carrier": {"rate": "5/s"}},
     "LEASE": float(os.environ.get("DURABLE_LEASE", "30")),  # seconds
+    "PARTITIONS": int(os.environ.get("DURABLE_PARTITIONS", "0")),
     "NOTIFY_IN_TESTS": True,  # durable's own tests have a Redis of their own, and workers that listen to it
 }
 

@@ -9,5 +9,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("project.shop.urls")),
     path("admin/", admin.site.urls),
     path("api/", include("durable.api.urls")),
+    path("durable/", include("durable.hooks.urls")),
     path("metrics/", include("durable.metrics.urls")),
 ]

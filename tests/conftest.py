@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -149,13 +149,13 @@ def answered_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
     """A notification in this process waits for the answer of Redis: a query of a test on another connection could come
     before what was sent and not waited for."""
     from durable.notifier import enqueue
-    from tests.support.notifications import wait_for_answers
 
     notify = enqueue.notify
 
     def notify_and_wait(name: str, *, force: bool = False) -> None:
         notify(name, force=force)
-        wait_for_answers(enqueue._notifiers[name].sender)
+        with suppress(redis.TimeoutError):
+            enqueue._notifiers[name].sender.await_answers()
 
     monkeypatch.setattr(enqueue, "notify", notify_and_wait)
 
@@ -286,12 +286,18 @@ def no_outages(unlogged: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def rq_redis(redis_connection: "redis.Redis") -> Iterator["redis.Redis"]:
-    """An empty Redis for RQ's workers in this process. They install signal handlers, which end with the test."""
+def rq_redis(redis_connection: "redis.Redis", signal_handlers: None) -> "redis.Redis":
+    """An empty Redis for RQ's workers in this process."""
+    return redis_connection
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """RQ's workers in this process install signal handlers, which end with the test."""
     from durable.worker.presence import stop
 
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    yield redis_connection
+    yield
     for number, handler in before.items():
         signal.signal(number, handler)
     stop.clear()

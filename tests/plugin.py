@@ -56,6 +56,7 @@ sys.dont_write_bytecode = False
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests too that take long: processes, browsers, kills")
+    parser.addoption("--partitions", metavar="N", help="have the tables of runs and entries in so many partitions")
 
 
 def number_of_this_process() -> int | None:
@@ -92,6 +93,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         if early_config.known_args_namespace.numprocesses is None:
             early_config.option.numprocesses = PROCESSES
         return
+    if partitions := early_config.known_args_namespace.partitions:
+        os.environ["DURABLE_PARTITIONS"] = partitions
+    os.environ.setdefault("BASE_URL", "https://testserver")
     os.environ.setdefault("DEBUG", "1")  # cookies go over plain http to the tests' own servers
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -248,7 +248,9 @@ class TestQueues:
 
     def test_no_queues_at_all(self) -> None:
         with override_settings(RQ_QUEUES=None):
-            assert ids(configuration.check_queues()) == ["durable.E007"]
+            messages = configuration.check_queues()
+            assert ids(messages) == ["durable.E007"]
+            assert 'A project without Redis says DURABLE = {"REDIS": False}.' in str(messages[0].hint)
             assert configuration.check_serializers() == configuration.check_rqworker() == []
 
     @pytest.mark.parametrize(
@@ -485,3 +487,25 @@ class TestDatabase:
         monkeypatch.setattr(django_settings, "DATABASES", DATABASES)
         settings.DURABLE = {"DATABASE": "archive"}
         assert ids(configuration.check_router()) == ["durable.W084"]
+
+
+@pytest.mark.parametrize(
+    ("base", "found"),
+    [
+        ("http://shop.example", ["durable.E026"]),
+        ("http://10.0.0.7:8000", ["durable.E026"]),
+        ("http://localhost.example", ["durable.E026"]),
+        ("https://shop.example", []),
+        ("http://localhost:8000", []),
+        ("http://shop.localhost", []),
+        ("http://127.0.0.1:8000", []),
+        ("http://[::1]:8000", []),
+        ("", []),
+    ],
+)
+def test_links_are_https_but_on_this_machine(base: str, found: list[str]) -> None:
+    """A runner of tests sets DEBUG to False, in a project of development too."""
+    with override_settings(DEBUG=False, DURABLE={"BASE_URL": base}):
+        assert ids(configuration.check_links()) == found
+    with override_settings(DEBUG=True, DURABLE={"BASE_URL": base}):
+        assert ids(configuration.check_links()) == []

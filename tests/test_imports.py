@@ -16,6 +16,10 @@ from typing import Final
 
 import pytest
 
+import durable
+import durable.errors
+import durable.operations
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "durable"
 FACADE: Final = "the package itself"
@@ -25,7 +29,7 @@ ANYTHING: Final = "*"
 LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "core": (("core",), ()),
     "drivers": (("drivers",), ("core",)),
-    "settings": (("conf", "declared_limits", "mistakes", "signals", "tag_hashes"), ("core",)),
+    "settings": (("conf", "declared_limits", "mistakes", "signals", "tag_hashes", "link_tokens"), ("core",)),
     "schedules": (("schedules",), ("core",)),
     "lint": (("lint",), ()),
     "codec": (("codec", "crypto"), ("settings", "core")),
@@ -39,14 +43,15 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "context": (("context",), ("drivers", "core")),
     "retention": (("retention",), ("models", "settings", "core")),
     "rollups": (("rollups",), ("models", "settings", "core")),
+    "marks": (("marks",), ("notifier", "models", "settings", "core")),
     "execution": (
         ("execution",),
         ("runtime", "context", "drivers", "guard", "instrumentation", "store", "codec", "settings", "core"),
     ),
     "operations": (
-        ("operations", "handles", "definitions", "shortcuts"),
+        ("operations", "handles", "definitions", "shortcuts", "triggers", "errors", "streams"),
         (
-            *("runtime", "retention", "instrumentation", "store", "notifier", "models", "schedules", "codec"),
+            *("runtime", "retention", "marks", "instrumentation", "store", "notifier", "models", "schedules", "codec"),
             *("settings", "core"),
         ),
     ),
@@ -54,13 +59,16 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "worker": (
         ("worker", "jobs", "rq_workers"),
         (
-            *("operations", "execution", "runtime", "drivers", "retention", "rollups", "store", "notifier", "models"),
-            *("settings", "core"),
+            *("operations", "execution", "runtime", "drivers", "retention", "rollups", "marks", "store", "notifier"),
+            *("models", "settings", "core"),
         ),
     ),
     "inspection": (
         ("inspection",),
-        ("runtime", "retention", "rollups", "store", "notifier", "models", "schedules", "codec", "settings", "core"),
+        (
+            *("runtime", "retention", "rollups", "marks", "store", "notifier", "models", "schedules", "codec"),
+            *("settings", "core"),
+        ),
     ),
     "replay_check": (
         ("replay_check",),
@@ -75,7 +83,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "listings": (
         ("listings",),
-        ("inspection", "operations", "models", "schedules", "settings", "core"),
+        ("inspection", "operations", "runtime", "notifier", "models", "schedules", "settings", "core"),
     ),
     "surfaces": (
         (
@@ -83,6 +91,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "alerts",
             "cli",
             "api",
+            "hooks",
             "management",
             "tasks",
             "metrics",
@@ -92,10 +101,12 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "testing",
             "pytest_plugin",
             "apps",
+            "hooks",
             "templatetags",
         ),
         (ANYTHING,),
     ),
+    "contrib": (("contrib",), (ANYTHING,)),
     # Only inside functions: see test_importing_durable_needs_no_configured_django.
     FACADE: (("",), (ANYTHING,)),
 }
@@ -115,7 +126,7 @@ CIRCLES_FOR_TYPES: Final = [
 ADAPTERS_OF_RQ: Final = ("durable.worker.rq", "durable.notifier.")
 
 # Operators' surfaces: they read rows, and change them through operations only.
-CLOSED: Final = ("admin", "api", "cli", "listings", "management")
+CLOSED: Final = ("admin", "api", "cli", "hooks", "listings", "management")
 WRITES: Final = frozenset(
     {
         *("save", "asave", "create", "acreate", "bulk_create", "abulk_create", "bulk_update", "abulk_update"),
@@ -281,6 +292,12 @@ def test_only_the_adapters_import_rq() -> None:
     assert [f"{found.module}:{found.line}" for found in imports() if is_import_of_rq_elsewhere(found)] == []
 
 
+def test_nothing_of_durable_imports_the_parts_for_other_packages() -> None:
+    """A project names those that it uses: nobody else has their packages."""
+    found = [each for each in imports() if each.imported.startswith("durable.contrib")]
+    assert [f"{each.module}:{each.line}" for each in found if layer_of(each.module) != "contrib"] == []
+
+
 def test_no_test_module_imports_another() -> None:
     """What several of them need is in `tests/support` or in a module beside them."""
     found = [
@@ -298,6 +315,7 @@ def test_importing_durable_needs_no_configured_django() -> None:
         "assert not hasattr(sys.modules.get('django.conf'), 'settings') or not "
         "sys.modules['django.conf'].settings.configured; "
         "assert not [name for name in sys.modules if name in ('redis', 'rq', 'django_rq', 'psycopg')]; "
+        "assert not hasattr(durable, 'Nothing') and not hasattr(durable, 'NoError') and durable.JoinError; "
         "print(*durable.__all__)"
     )
     done = subprocess.run(
@@ -310,6 +328,15 @@ def test_importing_durable_needs_no_configured_django() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert {"workflow", "Context", "CriticalError", "get_run"} <= set(done.stdout.split())
+
+
+def test_the_root_has_what_workflow_code_uses() -> None:
+    errors = [name for name in durable.__all__ if name.endswith("Error")]
+    assert errors == ["CriticalError", "RollbackError"]
+    assert len(durable.__all__) <= 40
+    assert durable.StepExhaustedError is durable.errors.StepExhaustedError
+    assert durable.acting_as is durable.operations.acting_as
+    assert not hasattr(durable, "start")
 
 
 def test_no_module_hides_a_public_name() -> None:

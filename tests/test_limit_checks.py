@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from durable import Context, Limit, UnknownLimitError, runtime
+from durable import Context, Limit, runtime
 from durable.checks.code import check_limits
 from durable.core import registry
 from durable.declared_limits import undefined
 from durable.definitions import Workflow
+from durable.errors import UnknownLimitError
 from durable.testing import Harness
 
 LIMITS = {"limit-checks": {"at_once": 2}}

@@ -20,6 +20,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TRIED: Final = (
     "tests/operations",
     "tests/schedules",
+    "tests/subjects",
     "tests/tags",
     "tests/retention",
     "tests/rollups",

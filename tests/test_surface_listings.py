@@ -19,7 +19,7 @@ from durable.operations import bulk, holds
 from tests.api.conftest import Api
 from tests.cli.conftest import Shell
 from tests.faults.passing import pass_once
-from tests.support.subjects import a_failure, a_hung_step, a_limit, a_rate, a_schedule, a_sleeper
+from tests.support.subjects import a_failure, a_hung_step, a_limit, a_rate, a_restored_database, a_schedule, a_sleeper
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 
@@ -105,6 +105,15 @@ def test_one_of_them_is_the_same_on_both(ready: Any, words: str, path: str, api:
     assert shell(*words.split(), "-o", "json").json == api.get(path).json()
 
 
+def test_what_is_said_of_a_restored_database_is_the_same_on_both(api: Api, shell: Shell) -> None:
+    a_sleeper()
+    a_restored_database()
+    answered = api.get("/database").json()
+    assert answered["is_behind"]
+    done = shell("restored", "-o", "json")
+    assert (done.json, done.status) == (answered, 1)
+
+
 def test_a_run_is_the_same_on_both_but_for_its_history(api: Api, shell: Shell) -> None:
     a_failure()
     answered = api.get("/runs/a?expand=input,output").json()
@@ -135,7 +144,7 @@ def test_each_condition_of_runs_is_on_the_command_line_and_over_rest(name: str) 
 
 @pytest.mark.parametrize("name", [each.name for each in RUN_FILTERS])
 def test_the_filter_of_a_bulk_has_each_condition_and_selects_by_it(name: str) -> None:
-    given = {"state": ["failed"], "tag": ["order=1"], "cause": "0" * 16}.get(name, "x")
+    given = {"state": ["failed"], "tag": ["order=1"], "cause": "0" * 16, "about": "shop.order:42"}.get(name, "x")
     given = {"created": "2026-01-31T12:00:00Z", "finished": "2026-01-31T12:00:00Z"}.get(name.split("_")[0], given)
     form = BulkFilterForm(data={name: given if _is_text(name) else True})
     form.is_valid(raise_exception=True)

@@ -20,17 +20,38 @@ from django.utils import timezone
 from durable import get_run
 from durable.admin.text import as_key
 from durable.inspection.wording import told
-from durable.models import Activity, Hold, Limit, OperatorAction, RateKey, RateLimit, Run, Schedule
+from durable.models import (
+    Activity,
+    DatabaseMark,
+    EntryMetadata,
+    Hold,
+    Limit,
+    OperatorAction,
+    RateKey,
+    RateLimit,
+    Run,
+    Schedule,
+)
 from durable.operations import holds, limits, rates
 from durable.operations.audit import REFUSALS, needed_by
-from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, VERBS, WORKFLOW
+from durable.operations.catalogue import DATABASE, LIMIT, QUEUE, RATE, SCHEDULE, VERBS, WORKFLOW
 from durable.operations.schedules import verbs as schedules
 from durable.operations.verbs import RUN, RUN_VERBS, Verb
 from tests.api.conftest import Api
 from tests.api.workflows import add
 from tests.cli.conftest import Shell
 from tests.faults.passing import pass_once
-from tests.support.subjects import a_failure, a_hung_step, a_limit, a_rate, a_schedule, a_sleeper
+from tests.support.subjects import (
+    a_database,
+    a_failure,
+    a_held_step,
+    a_hung_step,
+    a_limit,
+    a_rate,
+    a_restored_database,
+    a_schedule,
+    a_sleeper,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 
@@ -42,6 +63,7 @@ PAGES: Final = {
     LIMIT: "limit_act",
     RATE: "limit_act",
     SCHEDULE: "schedule_act",
+    DATABASE: "database_act",
     RUN: "act",
 }
 
@@ -96,6 +118,14 @@ CASES: Final[Mapping[str, Case]] = {
         is_done=lambda: not Hold.objects.exists(),
         ready=lambda: holds.hold_starts(add),
         refusing=lambda: None,
+    ),
+    "restored": Case(
+        name="main",
+        body={"how": "go_on"},
+        words=("--go-on", "--yes"),
+        is_done=lambda: DatabaseMark.objects.filter(generation=2, decided_at__isnull=False),
+        ready=a_restored_database,
+        refusing=a_database,
     ),
     "set_limit": Case(
         name="carrier",
@@ -194,6 +224,15 @@ CASES: Final[Mapping[str, Case]] = {
         refusing=lambda: a_schedule("code"),
     ),
     "recover": Case(name="a", is_done=in_state("pending"), ready=a_failure, refusing=a_sleeper),
+    "settle": Case(
+        name="a",
+        body={"location": "charge", "not_done": True},
+        form={"said": "not_done"},
+        words=("charge", "--not-done"),
+        is_done=lambda: EntryMetadata.objects.filter(entry__location="charge", status="failed"),
+        ready=a_held_step,
+        refusing=after(a_held_step, lambda: get_run("a").settle("charge", not_done=True)),
+    ),
     "cancel": Case(
         name="a",
         body={"rollback": True, "interrupt": True},
@@ -288,6 +327,7 @@ SEEN: Final = {
     LIMIT: "/limits/{name}",
     RATE: "/rates/{name}",
     SCHEDULE: "/schedules/{name}",
+    DATABASE: "/database",
     RUN: "/runs/{name}",
 }
 SURFACES: Final[Mapping[str, Callable[..., Answer]]] = {"admin": by_admin, "api": by_rest, "cli": by_shell}

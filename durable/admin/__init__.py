@@ -25,12 +25,13 @@ from durable.models import OperatorAction, Run
 if TYPE_CHECKING:
     from durable.admin.audit_log import OperatorActionAdmin
     from durable.admin.run_admin import RunAdmin
+    from durable.admin.runs_mixin import RunsMixin
 
     _ModelAdmin = admin.ModelAdmin[Any]
 else:  # at run time Django's class takes no parameters
     _ModelAdmin = admin.ModelAdmin
 
-__all__ = ["OperatorActionAdmin", "RunAdmin"]
+__all__ = ["OperatorActionAdmin", "RunAdmin", "RunsMixin"]
 
 
 class _Registered(_ModelAdmin):
@@ -86,8 +87,8 @@ admin.site.index_template = admin.site.index_template or "durable/admin/index.ht
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class with pages at its first use: a project may derive from it."""
-    for each in (RegisteredRuns, RegisteredActions):
-        if each.path.endswith(f".{name}"):
-            return import_string(each.path)
+    """Import a class at its first use: a project may derive from it."""
+    for path in (RegisteredRuns.path, RegisteredActions.path, "durable.admin.runs_mixin.RunsMixin"):
+        if path.endswith(f".{name}"):
+            return import_string(path)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

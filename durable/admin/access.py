@@ -51,7 +51,7 @@ LIMITED: Final = frozenset(
         *("changelist", "save_view", "delete_view", "running", "bulk", "bulk_result", "bulk_live", "causes", "cause"),
         *("workflow", "workflow_start"),
         *("change", "lead", "live", "step", "running_step", "export", "payload", "raw", "compare"),
-        *("act", "send", "message_act", "replay", "give_output", "edit_input"),
+        *("act", "settle", "send", "message_act", "replay", "give_output", "edit_input"),
     }
 )
 

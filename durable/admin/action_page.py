@@ -29,13 +29,12 @@ from durable.core.errors import (
     StalePlanError,
     StaleRunError,
 )
-from durable.core.own_runs import BULK
-from durable.core.registry import UnknownWorkflowError
+from durable.core.registry import BULK, UnknownWorkflowError
 from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.explanation import explain_fully
-from durable.inspection.family import verb_note
 from durable.inspection.progress import open_keys_of_long
+from durable.inspection.verb_notes import verb_note
 from durable.inspection.wording import command, told
 from durable.models import Run
 from durable.operations.audit import OperationDeniedError, UnseenRunError, acting_as, audited, needed_by, revision
@@ -213,7 +212,13 @@ def asking_context(admin: AdminPages, request: HttpRequest, run: Run) -> dict[st
         "run": run,
         "run_url": admin.url("change", run.id),
         "expected": revision(run),
-        "explanation": explain_fully(run, now, open_keys_of_long(run), within=access.within(request)),
+        "explanation": explain_fully(
+            run,
+            now,
+            open_keys_of_long(run),
+            within=access.within(request),
+            with_payloads=access.may(request, "view_payload"),
+        ),
     }
 
 

@@ -49,6 +49,7 @@ _SUBJECTS = {
     "workflow": _("workflow"),
     "limit": _("limit"),
     "cause": _("cause"),
+    "database": _("database"),
 }
 _FILTERS = frozenset({"source__exact", "action", "outcome", "person", "reason", "since", "until", "bulk"})
 

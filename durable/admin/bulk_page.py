@@ -22,13 +22,13 @@ from django.utils.translation import ngettext
 
 from durable.admin import access, action_page, pages
 from durable.admin.filter_form import FilterForm
-from durable.admin.forms import BulkForm, with_fields
+from durable.admin.forms import BulkForm, SettleForm, with_fields
 from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
 from durable.conf import conf
 from durable.core.ids import new_id
-from durable.core.own_runs import BULK as BULK_RUN
 from durable.core.records import ENDED
+from durable.core.registry import BULK as BULK_RUN
 from durable.inspection.actions import possible_verbs
 from durable.inspection.bulks import BulkSummary, FailedAgain, failed_again, find_bulk, order_words, refusals
 from durable.inspection.causes import CauseOfBulk, causes_among, count_repeated
@@ -43,7 +43,7 @@ from durable.models import Run
 from durable.models.run import RunQuerySet
 from durable.operations import bulk
 from durable.operations.audit import PERMISSIONS
-from durable.operations.eligibility import Selection, starts_of_bulk
+from durable.operations.eligibility import Selection, place_of, starts_of_bulk
 from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
 _MOST_IDS = 500  # ids that one page can select
@@ -110,6 +110,8 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
             if is_typed and not _is_started(form.cleaned_data["token"]):
                 _check_grown(eligibility, shown)
             options = verb.ticked(given) | {each: form.cleaned_data[each] for each in form.asked}
+            if isinstance(form, SettleForm):
+                options = form.answer
             return _do(admin, request, name, choice.named or choice.ids, form, options)
         except action_page.Refusal as refusal:
             problem, status = refusal.why, refusal.status
@@ -175,7 +177,8 @@ def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: 
         "now": now,
         "title": _title(verb, choice.wanted, causes),
         "verb": verb,
-        "options": verb.flags,
+        "options": [] if verb.takes_answer else verb.flags,
+        "does": verb.does if not verb.takes_answer else _settling(choice),
         "eligibility": eligibility,
         "eligible": number_of(eligibility),
         "workflows": _largest(eligibility),
@@ -196,6 +199,21 @@ def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: 
         if children is None or verb.action != "recover"
         else command("recover", children_of=children.parent, group=children.group or ""),
     }
+
+
+def _settling(choice: _Choice) -> str:
+    """Say which steps the answer is for."""
+    place = place_of(choice.selection)
+    if place:
+        text = _(
+            "One answer for all: for the steps at “%(place)s” that wait for a person. A run without one is left alone. An "
+            "answer cannot be taken back."
+        )
+        return text % {"place": place}
+    return _(
+        "One answer for all: for each step of these runs that waits for a person. A run without one is left alone. An answer "
+        "cannot be taken back."
+    )
 
 
 def _all_url(admin: AdminPages, given: QueryDict) -> str:

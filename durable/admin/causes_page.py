@@ -134,6 +134,7 @@ def _page(
         "workers": [(name.rpartition(":")[0] or name, name, number) for name, number in spread.workers[:MOST_NAMES]],
         "replay_url": "" if is_limited else overview.bulk_url("replay", query, site, CANARY if is_many else {}),
         "canary": CANARY["first"],
+        "settle_url": overview.bulk_url("settle", query, site) if cause.held and not is_limited else "",
         "canary_url": overview.bulk_url("recover", query, site, CANARY)
         if is_many and row.verbs and not is_limited
         else "",

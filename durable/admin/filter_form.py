@@ -24,6 +24,7 @@ from durable.inspection.run_facts import split_tags
 from durable.inspection.runs import RunCriteria, hides_alerts
 from durable.inspection.wording import cause_in_words, state_in_words, told
 from durable.models import Cause
+from durable.models.subjects import read_subject
 
 SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 
@@ -97,6 +98,7 @@ class FilterForm(forms.Form):
     workflow = _name(gettext_lazy("Workflow"), known="workflow")
     queue = _name(gettext_lazy("Queue"), known="queue")
     worker = _name(gettext_lazy("Worker"), 300, known="worker")
+    about = _name(gettext_lazy("About (app.model:key)"), 456)
     waiting_queue = _name(gettext_lazy("Waits for a message in"), MAX_NAME)
     place = _name(gettext_lazy("Failed at"), 1024)
     cause = _name(gettext_lazy("Cause"), 16)
@@ -115,6 +117,7 @@ class FilterForm(forms.Form):
     finished_from = _MomentField(required=False, label=gettext_lazy("Ended from"))
     finished_until = _MomentField(required=False, label=gettext_lazy("Ended until"))
     attention = _Flag(required=False, label=gettext_lazy("needs attention"))
+    held = _Flag(required=False, label=gettext_lazy("waits for a person"))
     undone = _Flag(required=False, label=gettext_lazy("undone"))
     stuck = _Flag(required=False, label=gettext_lazy("compensation stuck"))
     diverged = _Flag(required=False, label=gettext_lazy("code does not fit"))
@@ -145,6 +148,14 @@ class FilterForm(forms.Form):
             raise forms.ValidationError(told(error)) from None
         return text
 
+    def clean_about(self) -> str:
+        """Refuse a text that names no model or no key of it."""
+        text = str(self.cleaned_data["about"])
+        try:
+            return str(read_subject(text)) if text else ""
+        except ValueError as error:
+            raise forms.ValidationError(told(error)) from None
+
     def wanted(self) -> RunCriteria:
         """Return the filter without the search; invalid fields are ignored."""
         given = self.cleaned_data
@@ -154,11 +165,13 @@ class FilterForm(forms.Form):
             workflow=given.get("workflow", ""),
             queue=given.get("queue", ""),
             worker=given.get("worker", ""),
+            about=given.get("about", ""),
             waiting_queue=given.get("waiting_queue", ""),
             is_undone=given.get("undone", False),
             is_stuck=given.get("stuck", False),
             is_diverged=given.get("diverged", False),
             needs_attention=given.get("attention", False),
+            is_held=given.get("held", False),
             only_roots=not given.get("children", False),
             hides_alerts=hides_alerts(unless=given.get("alerts", False)),
             cause=given.get("cause", ""),

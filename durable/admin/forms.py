@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from django import forms
@@ -212,6 +212,37 @@ class BulkForm(ActForm):
         elif not first and stop_after and "first" not in self.errors:
             self.add_error("first", gettext("Say how many are tried first."))
         return given
+
+
+class SettleForm(ActForm):
+    """The answer about a step that waits for a person."""
+
+    said = forms.ChoiceField(
+        choices=[("done", ""), ("not_done", ""), ("fail", "")],
+        error_messages={"required": _("Choose an answer."), "invalid_choice": _("Choose an answer.")},
+    )
+    done = forms.CharField(
+        required=False,
+        strip=False,
+        max_length=MAX_BODY,
+        label=_("Result (JSON)"),
+        help_text=_('What the step has returned, or would have. For example {"id": 7}, "r-1" or null. Empty is null.'),
+        widget=json_editor(4),
+    )
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The answer as an option of the verb."""
+        name = self.cleaned_data["said"]
+        return {name: self.cleaned_data["done"] if name == "done" else True}
+
+    def clean_done(self) -> Any:
+        """Return the result as data. Raises ValidationError."""
+        return read_json(self.cleaned_data["done"])
+
+
+class SettleManyForm(SettleForm, BulkForm):
+    """One answer about the steps of many runs."""
 
 
 class ReplayRunForm(_Asking):
@@ -474,7 +505,9 @@ class _VerbForm(ActForm):
 
 @cache
 def with_fields(form: type[F], verb: RunVerb) -> type[F]:
-    """Return the form with a field for each option of the verb that is not a flag."""
+    """Return the form with a field for each option of the verb that is not a flag; for an answer, that form."""
+    if verb.takes_answer:
+        return cast("type[F]", SettleManyForm if issubclass(form, BulkForm) else SettleForm)
     fields = {each.name: option_field(each) for each in verb.fields}
     return type(form.__name__, (form,), {**fields, "asked": list(fields)}) if fields else form
 

@@ -18,7 +18,8 @@ from durable.admin.filter_form import FilterForm, query_of, with_offsets
 from durable.admin.pages import AdminPages
 from durable.conf import conf
 from durable.core import registry
-from durable.core.records import Hold, RunState
+from durable.core.records import ENDED, Hold, RunState
+from durable.core.tally import HELD
 from durable.inspection.actions import list_views
 from durable.inspection.activities import RunningStep, activities_of_runs
 from durable.inspection.counting import Count
@@ -28,7 +29,7 @@ from durable.inspection.humanize import thousands
 from durable.inspection.pagination import RunOrder
 from durable.inspection.queues import paused_of
 from durable.inspection.reading import reading
-from durable.inspection.run_facts import Tag, names_of_tags, tags_of
+from durable.inspection.run_facts import About, Tag, about_of, names_of_tags, tags_of
 from durable.inspection.run_lanes import WINDOW, RunPage
 from durable.inspection.runs import (
     RunCriteria,
@@ -39,6 +40,7 @@ from durable.inspection.runs import (
     parse_search,
     settle_roots,
 )
+from durable.inspection.shown import ShownStatus, statuses_of
 from durable.inspection.wording import told
 from durable.inspection.workflows import KINDS, find_names
 from durable.models import Run, SavedView
@@ -73,6 +75,7 @@ COLUMNS: Final = (
     Column(name="workflow", title=gettext_lazy("Workflow")),
     Column(name="queue", title=gettext_lazy("Queue"), is_default=False),
     Column(name="what", title=gettext_lazy("What it does")),
+    Column(name="status", title=gettext_lazy("Progress")),
     Column(name="failed", title=gettext_lazy("Failed attempts"), is_number=True),
     Column(
         name="created",
@@ -91,6 +94,7 @@ COLUMNS: Final = (
     Column(name="took", title=gettext_lazy("Took"), is_number=True),
     Column(name="worker", title=gettext_lazy("Worker"), is_default=False),
     Column(name="tags", title=gettext_lazy("Tags"), is_default=False),
+    Column(name="about", title=gettext_lazy("About"), is_default=False),
     Column(name="parent", title=gettext_lazy("Started by"), is_default=False),
 )
 _DEFAULTS: Final = [each.name for each in COLUMNS if each.is_default]
@@ -158,7 +162,9 @@ class Row:
     explanation: Explanation
     failed_attempts: int
     took: timedelta
-    tags: Sequence[Tag]
+    tags: Sequence[Tag] = ()
+    about: Sequence[About] = ()
+    status: ShownStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,14 +192,19 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     page, found, order, problem = _read(wanted, given, within, is_counted=not is_live)
     running = activities_of_runs(page.runs, now)
     paused = paused_of(page.runs, now)
+    statuses = statuses_of(page.runs)
     marks = [(each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs]
-    etag = pages.etag_of(now, *marks, [step.key for steps in running.values() for step in steps], *paused)
+    said = [(run_id, each.revision) for run_id, each in statuses.items()]
+    etag = pages.etag_of(now, *marks, [step.key for steps in running.values() for step in steps], *paused, *said)
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
     heads = columns_of(given, order)
+    if not statuses and "columns" not in given:  # most workflows set none
+        heads = [each for each in heads if each.column.name != "status"]
     columns = {each.column.name for each in heads}
     attempts = failed_attempts(page.runs) if "failed" in columns else {}
     tags = tags_of(page.runs) if "tags" in columns else {}
+    about = about_of(page.runs) if "about" in columns else {}
     existing = access.existing(request, [each.parent_id for each in page.runs])
     context = {
         "title": gettext("Runs"),
@@ -202,7 +213,12 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "problem": problem,
         "heads": heads,
         "rows": [
-            _row(admin, run, now, attempts, running[run.id], paused, within, existing, tags.get(run.id, ()))
+            replace(
+                _row(admin, run, now, attempts, running[run.id], paused, within, existing),
+                tags=tags.get(run.id, ()),
+                about=about.get(run.id, ()),
+                status=statuses.get(run.id),
+            )
             for run in page.runs
         ],
         "page": page,
@@ -251,7 +267,6 @@ def _row(
     paused: Mapping[str, Hold],
     within: RunQuerySet | None,
     existing: Collection[str],
-    tags: Sequence[Tag],
 ) -> Row:
     return Row(
         run=run,
@@ -260,7 +275,6 @@ def _row(
         explanation=explain(run, now, running=running, paused=paused.get(run.queue), within=within),
         failed_attempts=attempts.get(run.id, 0),
         took=(run.finished_at or now) - run.created_at,
-        tags=tags,
     )
 
 
@@ -291,12 +305,22 @@ def _around(
     }
 
 
+#: The verbs in a list of runs in any state.
+_USUAL: Final = frozenset(BULK_ACTIONS) - {"settle"}
+
+
 def _verbs(request: HttpRequest, wanted: RunCriteria) -> list[RunVerb]:
     """Return the verbs that the user may apply, and that the states in the filter allow."""
     if not access.is_offered("bulk"):
         return []
-    states = {RunState.FAILED.value} if wanted.cause or wanted.place else wanted.states
-    fitting = [name for name in BULK_ACTIONS if not states or allowed_states(name) & states]
+    states: Collection[str] = wanted.states
+    if wanted.cause or wanted.place:
+        states = {RunState.FAILED.value, HELD}
+    elif wanted.is_held:
+        states = {HELD, *(each.value for each in RunState if each not in ENDED)}
+    fitting = [
+        name for name in BULK_ACTIONS if (allowed_states(name).intersection(states) if states else name in _USUAL)
+    ]
     return [RUN_VERBS[name] for name in fitting if access.may(request, RUN_VERBS[name].permission)]
 
 

@@ -23,6 +23,7 @@ from durable.admin.text import as_key
 from durable.conf import conf
 from durable.core.entry_shapes import readable
 from durable.core.ids import new_id
+from durable.core.links import is_of_link
 from durable.core.location import unescape
 from durable.core.message_types import MessageTypes
 from durable.core.places import of_message
@@ -30,7 +31,7 @@ from durable.core.records import EntryKind, MessageState
 from durable.inspection.entry_detail import inbox, newest_messages
 from durable.inspection.explain_states import awaited_queues
 from durable.inspection.payloads import TooLarge, former_messages, payload, read_within
-from durable.inspection.wording import command, display_location
+from durable.inspection.wording import command, display_location, display_queue
 from durable.inspection.workflow_code import declared_messages
 from durable.models import Entry, QueueMessage, Run
 
@@ -65,7 +66,7 @@ def message_rows(admin: AdminPages, run: Run, *, with_payloads: bool) -> list[Me
         rows.append(
             MessageRow(
                 message=message,
-                queue=unescape(message.queue),
+                queue=display_queue(unescape(message.queue)),
                 receiver=display_location(message.received_by),
                 body=_view(admin, run, message, "message", body),
                 response=_view(admin, run, message, "response", response),
@@ -143,7 +144,7 @@ def show_verb(admin: AdminPages, request: HttpRequest, key: str, message_key: st
         "verb": {"title": title, "confirm": title, "does": does, "is_grave": name == "delete"},
         "form": form,
         "problem": problem,
-        "location": "" if message is None else unescape(message.queue),
+        "location": "" if message is None else display_queue(unescape(message.queue)),
         "is_possible": message is not None and message.state == MessageState.PENDING and not run.lease_expires_at,
         "command": command(f"{name}-message", run.id, message_id, *(["RUN"] if name == "move" else [])),
     }
@@ -227,4 +228,5 @@ def _known_queues(run: Run, awaited: list[str]) -> list[str]:
     waits = found.values_list("data", flat=True)
     waited = [str(name) for data in waits[:_MOST_TEXT] for name in readable(EntryKind.MESSAGE, data)["names"]]
     sent = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order").values_list("queue", flat=True)
-    return list(dict.fromkeys([*awaited, *waited, *(unescape(each) for each in sent[:_MOST_TEXT])]))
+    names = [*awaited, *waited, *(unescape(each) for each in sent[:_MOST_TEXT])]
+    return [each for each in dict.fromkeys(names) if not is_of_link(each)]

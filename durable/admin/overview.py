@@ -63,8 +63,9 @@ class Row:
     """A row about something that needs a person.
 
     `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs, by a link with the text
-    `list_title`. `says` is text of an error's message, for users with `view_payload`; `advice` is for everybody, as is
-    `note`, which an operator has written. `is_urgent`: runs stand still until a person acts. `newest` is the id of its
+    `list_title`. `numbers` says how many runs are failed and how many are held, "" if none is held. `says` is text of
+    an error's message, for users with `view_payload`; `advice` is for everybody, as is `note`, which an operator has
+    written. `is_urgent`: runs stand still until a person acts. `newest` is the id of its
     newest run in the revision `newest_revision`, at `newest_url`, and `recover_newest_url` leads to the confirmation of
     a recovery of that one. `columns` is the path that draws the failures of the last day, "" for none, and `total` is
     their number, `is_sampled` if there were more.
@@ -79,6 +80,7 @@ class Row:
     list_title: str = ""
     is_new: bool = False
     says: str = ""
+    numbers: str = ""
     note: str = ""
     noted_at: datetime | None = None
     noted_by: str = ""
@@ -188,7 +190,7 @@ def _of_which_new(causes: Sequence[Row]) -> str:
 
 #: The conditions that `query_of` writes, and the two that say what a list omits.
 _SAID: Final = frozenset(
-    {"states", "workflow", "queue", "cause", "worker", "is_diverged", "needs_attention", "is_undone"}
+    {"states", "workflow", "queue", "cause", "worker", "is_diverged", "needs_attention", "is_held", "is_undone"}
     | {"only_roots", "hides_alerts"}
 )
 
@@ -209,6 +211,7 @@ def query_of(wanted: RunCriteria, *, with_children: bool = False) -> str:
     flags = {
         "diverged": wanted.is_diverged,
         "attention": wanted.needs_attention,
+        "held": wanted.is_held,
         "undone": wanted.is_undone,
         "children": with_children and replace(wanted, only_roots=True).hides_children,
         "alerts": replace(wanted, hides_alerts=True).leaves_alerts_out,
@@ -270,6 +273,7 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, urls: _Urls) ->
         note=cause.note,
         noted_at=cause.noted_at,
         noted_by=cause.noted_by,
+        numbers=cause.numbers if cause.held else "",
         advice=_advice_of(newest, is_alone=is_alone),
         workflows=_named(cause.workflows),
         since=cause.since,
@@ -408,6 +412,10 @@ def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
             return where, wakes if finding.kind == "slot_idle" else []
         case "commits_lost":
             return url("change", as_key(finding.runs[0][0])), []
+        case "database_behind" | "database_held":
+            key, needs = as_key(finding.names[0]), PERMISSIONS["restored"]
+            decide = Verb(title=_("Decide"), url=url("database_act", key, "restored"), needs=needs)
+            return url("database", key), [decide] if finding.is_urgent else []
         case "redis" | "stale_lease" | "old_snapshot" | "transaction_ids" | "retention_late":
             return url("workers"), []
         case _ if finding.wanted is None and finding.runs:

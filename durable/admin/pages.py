@@ -28,7 +28,7 @@ from durable.models import Run
 
 _PERMISSIONS = (
     *("view_run", "view_payload", "start_run", "operate_run", "replay_run"),
-    *("pause_queue", "hold_workflow", "view_source"),
+    *("pause_queue", "hold_workflow", "view_source", "settle_step"),
 )
 
 

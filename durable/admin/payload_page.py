@@ -31,7 +31,7 @@ from durable.inspection.counting import Count
 from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.humanize import byte_size, printable, thousands
 from durable.inspection.payloads import PAGE_BYTES, PART, Fold, PayloadText, TooLarge, folded, payload, read_within
-from durable.inspection.wording import display_location
+from durable.inspection.wording import display_location, display_queue
 from durable.models import QueueMessage, Run
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def view_of(
 
 def payload_title(name: str, of: str = "") -> str:
     """Return the name of a payload of a run, or of a message in the queue `of`, for people."""
-    return str(_TITLES[name]) % {"queue": of}
+    return str(_TITLES[name]) % {"queue": display_queue(of)}
 
 
 def folded_html(value: Any, most: int) -> SafeString:

@@ -27,8 +27,10 @@ from durable.admin import (
     payload_page,
     queues_page,
     replay_page,
+    restored_page,
     run_page,
     schedules_page,
+    settle_page,
     start_page,
     steps_page,
     verb_page,
@@ -40,7 +42,7 @@ from durable.inspection.reading import UnreadableError, from_replica, reading
 from durable.inspection.wording import title_of, told
 from durable.models import Run
 from durable.models.run import RunQuerySet
-from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
+from durable.operations.catalogue import DATABASE, LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Run]
@@ -101,6 +103,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("limits/<str:key>/show/", limits_page.show, "limit"),
             ("schedules/", schedules_page.show_all, "schedules"),
             ("schedules/<str:key>/show/", schedules_page.show, "schedule"),
+            ("database/", restored_page.show_all, "databases"),
+            ("database/<str:key>/show/", restored_page.show, "database"),
             ("workers/", queues_page.show_workers, "workers"),
             ("workflows/", workflows_page.show_all, "workflows"),
             ("workflows/<str:key>/show/", workflows_page.show, "workflow"),
@@ -127,12 +131,14 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("limits/<str:key>/act/<str:name>/", verb_page.page_of(LIMIT, RATE), "limit_act"),
             ("schedules/create/one/", schedules_page.create, "schedule_create"),
             ("schedules/<str:key>/act/<str:name>/", verb_page.page_of(SCHEDULE), "schedule_act"),
+            ("database/<str:key>/act/<str:name>/", verb_page.page_of(DATABASE), "database_act"),
             ("workflows/<str:key>/start/one/", start_page.show, "workflow_start"),
             ("<str:key>/send/", messages_page.show_sending, "send"),
             ("<str:key>/message/<str:message_key>/<str:name>/", messages_page.show_verb, "message_act"),
             ("<str:key>/replay/", replay_page.show, "replay"),
             ("<str:key>/give-output/", replay_page.show_giving, "give_output"),
             ("<str:key>/edit-input/", start_page.show_again, "edit_input"),
+            ("<str:key>/act/settle/", settle_page.show, "settle"),
             ("<str:key>/act/<str:name>/", action_page.show, "act"),
         ]
         return [  # "bulk/" before "<str:key>/", which would match it

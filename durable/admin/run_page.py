@@ -16,16 +16,16 @@ from django.utils.translation import gettext as _
 from durable.admin import access, pages
 from durable.admin.overview import children_url
 from durable.admin.pages import AdminPages
+from durable.admin.run_buttons import buttons_of
 from durable.admin.run_parts import Shown, part_of, parts_of
+from durable.admin.subjects import shown_about
 from durable.admin.text import as_id, streamed
 from durable.conf import conf
-from durable.core.own_runs import BULK
 from durable.core.records import ENDED, RunState
-from durable.inspection.actions import possible_verbs
-from durable.inspection.activities import RunningStep, activities_of_runs
+from durable.core.registry import BULK
+from durable.inspection.activities import activities_of_runs
 from durable.inspection.bulks import order_words
 from durable.inspection.causes import cause_of, runs_that_repeat
-from durable.inspection.explain_states import Explanation, awaited_queues
 from durable.inspection.explanation import explain_fully
 from durable.inspection.export import written
 from durable.inspection.family import (
@@ -38,6 +38,7 @@ from durable.inspection.family import (
     recovered_later,
 )
 from durable.inspection.forks import first_failed_branch
+from durable.inspection.held import waits_for_person
 from durable.inspection.humanize import thousands
 from durable.inspection.progress import Progress, progress_of
 from durable.inspection.run_facts import (
@@ -52,12 +53,11 @@ from durable.inspection.run_facts import (
 )
 from durable.inspection.run_logs import newest_line
 from durable.inspection.schedules import tick_of
+from durable.inspection.shown import status_of
 from durable.inspection.wording import command, display_location
 from durable.instrumentation.tracing import trace_id_of
 from durable.models import Run
 from durable.models.run import RunQuerySet
-from durable.operations.audit import PERMISSIONS
-from durable.operations.verbs import RUN_VERBS
 
 WIDTH: Final = 1_000  # of the drawing's viewBox
 _NAMED: Final = 3  # failed children
@@ -171,18 +171,6 @@ def _url(state: str, group: str) -> str:
     return f"?{urlencode({'part': 'children', **chosen})}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Button:
-    """A verb that the run's state allows: a link to the confirmation page, and the equivalent command."""
-
-    name: str
-    title: str
-    url: str
-    command: str
-    is_grave: bool
-    is_first: bool
-
-
 def lead(admin: AdminPages, _request: HttpRequest, key: str) -> HttpResponse:
     """Redirect a URL with just the id to the run's page."""
     return HttpResponseRedirect(admin.url("change", as_id(key)))
@@ -226,9 +214,11 @@ def _context(
 ) -> dict[str, Any]:
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
     within = access.within(request)
-    explanation = explain_fully(run, now, progress.open_keys, children, within=within)
+    explanation = explain_fully(
+        run, now, progress.open_keys, children, within=within, with_payloads=access.may(request, "view_payload")
+    )
     running = activities_of_runs([run], now)[run.id]
-    limits = limits_of(run)
+    limits, status = limits_of(run), status_of(run)
     key, ranking = key_of(run), rank_of(run)
     bulk = access.find_bulk(request, run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
@@ -239,8 +229,11 @@ def _context(
         "title": _("Run %(run)s") % {"run": run.id},
         "now": now,
         "run": run,
+        "is_held": waits_for_person(run),
         "is_ended": run.state in ENDED and children.is_settled,
         "explanation": explanation,
+        "status": status,
+        "expected": "" if status is None else status.expected(now),
         "explained_at": display_location(explanation.location),
         "cause": cause_of(run, within),
         "failed_branch": first_failed_branch(run),
@@ -254,6 +247,7 @@ def _context(
         "limits": limits,
         "key": key,
         "tags": tags_of([run])[run.id],
+        "about": shown_about(admin, request, run),
         "priority": "" if ranking is None else rank_words(ranking),
         "share": "" if ranking is None else share_words(ranking),
         "tick": tick_of(run.id),
@@ -262,7 +256,7 @@ def _context(
         "work": "" if limits is None else work_words(limits),
         "wall": wall,
         "waited": wall - progress.active if wall >= progress.active else None,  # branches work side by side
-        "buttons": _buttons(admin, request, run, now, explanation, running),
+        "buttons": buttons_of(admin, request, run, now, explanation, running),
         "parts": parts,
         **shown,
         **family_of(admin, run, children, within),
@@ -282,54 +276,10 @@ def _context(
 
 def _etag(request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime) -> str:
     lines = newest_line(run) if part_of(request) == "logs" else None
-    return pages.etag_of(now, progress.revision, request.GET.urlencode(), lines, children)
+    status = status_of(run)
+    said = None if status is None else status.revision
+    return pages.etag_of(now, progress.revision, request.GET.urlencode(), lines, children, said)
 
 
 def _trace_url(run: Run) -> str:
     return conf.TRACE_URL.format(trace_id=trace_id_of(run.id), run_id=quote(run.id, safe="")) if conf.TRACE_URL else ""
-
-
-def _buttons(
-    admin: AdminPages,
-    request: HttpRequest,
-    run: Run,
-    now: datetime,
-    explanation: Explanation,
-    running: Sequence[RunningStep],
-) -> list[Button]:
-    """Return the verbs that the run's state and the user's permissions allow, the remedies first."""
-    remedies = explanation.remedies
-    may_help = [verb for verb in possible_verbs(run) if verb not in explanation.withheld]
-    possible = [verb for verb in may_help if access.may(request, PERMISSIONS[verb])]
-    others = ["send"]  # a run that does not wait for a message seldom needs one
-    possible.sort(key=lambda verb: remedies.index(verb) if verb in remedies else len(remedies) + (verb in others))
-    buttons: list[Button] = []
-    for verb in possible:
-        if verb == "replay":  # a replay begins at a step, from the history
-            continue
-        if verb == "wake" and not ("wake" in remedies or _is_at_rest(run, now)):  # allowed, and without an effect
-            continue
-        if verb == "abandon" and all(step.abandon_asked_at is not None for step in running):
-            continue
-        is_send = verb == "send"
-        buttons.append(
-            Button(
-                name=verb,
-                title=_("Send a message") if is_send else str(RUN_VERBS[verb].title),
-                url=admin.url("send", run.id) if is_send else admin.url("act", run.id, verb),
-                command=command(
-                    verb.replace("_", "-"),
-                    run.id,
-                    *([(awaited_queues(run) or ["QUEUE"])[0], "-"] if is_send else []),
-                    **({} if is_send else RUN_VERBS[verb].placeholders),
-                ),
-                is_grave=not is_send and RUN_VERBS[verb].is_grave,
-                is_first=not buttons and verb in remedies and (is_send or not RUN_VERBS[verb].is_grave),
-            )
-        )
-    return buttons
-
-
-def _is_at_rest(run: Run, now: datetime) -> bool:
-    """Return whether nothing happens to the run before the time at which it continues by itself."""
-    return run.state != RunState.RUNNING and run.wake_at is not None and run.wake_at > now

@@ -18,9 +18,11 @@ from durable.admin import access, charts, waterfall
 from durable.admin.messages_page import MOST_MESSAGES, message_rows
 from durable.admin.pages import AdminPages
 from durable.admin.payload_page import PayloadView, payload_title, view_of
+from durable.admin.values import cards_of
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import RunState
+from durable.inspection import history_counts
 from durable.inspection.actions import detail_without_runs
 from durable.inspection.activities import RunningStep
 from durable.inspection.counting import Count, count_capped
@@ -32,6 +34,7 @@ from durable.inspection.payloads import TooLarge, payload, read_within, redacted
 from durable.inspection.progress import Progress
 from durable.inspection.queues import paused_of
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
+from durable.inspection.shown import ShownStatus, published_of, statuses_of
 from durable.inspection.timeline import build_timeline
 from durable.inspection.tree import history_tree
 from durable.inspection.undone import handler_attempts, stuck_step
@@ -88,6 +91,7 @@ class ChildLine:
     row: ChildRow
     url: str
     headline: str
+    status: ShownStatus | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ def _history(shown: Shown) -> dict[str, Any]:
         running=shown.running,
         entries=shown.progress.entries,
         open_keys=shown.progress.open_keys,
+        with_payloads=shown.may_see_payloads,
     )
     return {
         "tree": tree,
@@ -163,6 +168,10 @@ def _events(shown: Shown) -> dict[str, Any]:
         "next_events": f"?{urlencode({**around, 'after': str(page.next_key)})}" if page.next_key else "",
         "is_first_page": "after" not in given,
     }
+
+
+def _values(shown: Shown) -> dict[str, Any]:
+    return {"cards": cards_of(shown.admin, shown.run) if shown.may_see_payloads else []}
 
 
 def _payloads(shown: Shown) -> dict[str, Any]:
@@ -252,7 +261,8 @@ def _children(shown: Shown) -> dict[str, Any]:
     page = list_children(
         shown.run.id, states=states, group=group, after=ChildCursor.parse(given.get("after", "")), within=shown.within
     )
-    paused = paused_of([each.run for each in page.rows], shown.now)
+    runs = [each.run for each in page.rows]
+    paused, statuses = paused_of(runs, shown.now), statuses_of(runs)
     around = {"part": "children", **({"state": state} if states else {}), **({"group": group} if group else {})}
     following = {**around, "after": str(page.next_key)}
     return {
@@ -261,6 +271,7 @@ def _children(shown: Shown) -> dict[str, Any]:
                 row=each,
                 url=shown.admin.url("change", each.run.id),
                 headline=explain(each.run, shown.now, paused=paused.get(each.run.queue), within=shown.within).headline,
+                status=statuses.get(each.run.id),
             )
             for each in page.rows
         ],
@@ -339,6 +350,7 @@ _PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {
     "history": (pgettext_lazy("of a run", "History"), _history),
     "events": (gettext_lazy("Events"), _events),
     "payloads": (gettext_lazy("Input and output"), _payloads),
+    "values": (gettext_lazy("Published values"), _values),
     "attempts": (gettext_lazy("Failed attempts"), _attempts),
     "messages": (gettext_lazy("Messages"), _messages),
     "logs": (gettext_lazy("Logs"), _logs),
@@ -347,6 +359,12 @@ _PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {
     "audit": (gettext_lazy("Audit"), _audit),
 }
 PART_NAMES: Final = tuple(_PARTS)
+
+
+#: The part of the page without a name in its address. It shows the values too.
+_FIRST: Final = "timeline"
+#: Parts without a tab if they have nothing.
+_HIDDEN_IF_EMPTY: Final = frozenset({"children", "values"})
 
 
 def part_of(request: HttpRequest) -> str:
@@ -378,9 +396,12 @@ def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
             is_current=name == current,
         )
         for name, (title, _) in _PARTS.items()
-        if name != "children" or shown.children or name == current
+        if name not in _HIDDEN_IF_EMPTY or counts.get(name) or name == current
     ]
-    return parts, {"part": current, "part_template": f"durable/admin/_run_{current}.html", **_PARTS[current][1](shown)}
+    part = {"part": current, "part_template": f"durable/admin/_run_{current}.html", **_PARTS[current][1](shown)}
+    if current == _FIRST and counts.get("values"):
+        part |= _values(shown)
+    return parts, part
 
 
 def _counted(shown: Shown) -> dict[str, str]:
@@ -388,7 +409,9 @@ def _counted(shown: Shown) -> dict[str, str]:
     runs = access.visible_runs(shown.request)
     actions = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("-created_at", "-id")
     lines = LogLine.objects.using(conf.DATABASE).filter(run=run).order_by("id")
-    found = count_capped([_started(runs, shown), runs.filter(replay_of=run).order_by(), actions, lines], _CAP)
+    # a search for the few entries of this kind would read all of a long history
+    values = [published_of(run)] if shown.progress.entries <= history_counts.LONG else []
+    found = count_capped([_started(runs, shown), runs.filter(replay_of=run).order_by(), actions, lines, *values], _CAP)
     ids = [each for each in (run.parent_id, run.replay_of_id) if each is not None]
     around = sum(each in access.existing(shown.request, ids) for each in ids)
     related = found[0].number + found[1].number + around
@@ -396,4 +419,5 @@ def _counted(shown: Shown) -> dict[str, str]:
         "related": str(Count(number=related, is_capped=found[0].is_capped or found[1].is_capped)),
         "audit": str(found[2]),
         "logs": str(found[3]),
+        "values": str(found[4]) if values and found[4].number else "",
     }

@@ -23,9 +23,8 @@ from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
 from durable.conf import conf
 from durable.core.ids import new_id
-from durable.core.own_runs import BULK
 from durable.core.records import HoldKind
-from durable.core.registry import UnknownWorkflowError
+from durable.core.registry import BULK, UnknownWorkflowError
 from durable.definitions import Workflow
 from durable.inspection.humanize import shortened
 from durable.inspection.payloads import EditableInput, recorded_input, shown_arguments

@@ -72,7 +72,7 @@ def show_entry(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespons
 
 def _is_recoverable(request: HttpRequest, run: Run, detail: EntryDetail) -> bool:
     """Whether the entry has failed, and the user may recover the run."""
-    has_failed = detail.status in ("failed", "exhausted") or detail.entry.metadata.rollback_error is not None
+    has_failed = detail.status in ("failed", "exhausted", "held") or detail.entry.metadata.rollback_error is not None
     return has_failed and "recover" in possible_verbs(run) and access.may(request, PERMISSIONS["recover"])
 
 

@@ -22,6 +22,8 @@ from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.http import RFC3986_SUBDELIMS
 
+from durable.inspection.humanize import ALWAYS_HIDDEN, visible
+
 _ANY: Final = "anyrun"  # a key that is quoted by itself
 _SAFE: Final = f"{RFC3986_SUBDELIMS}/~:@"  # characters that `reverse` leaves as they are
 
@@ -55,17 +57,11 @@ def url_maker(name: str, site: str, *rest: str) -> Callable[[str], str]:
     return lambda given: f"{before}{url_quote(as_key(given), safe=_SAFE)}{after}"
 
 
-#: Controls, marks that change the direction of text, line separators, and characters without a width.
-_ALWAYS: Final = (
-    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
-)
-#: These, and joining characters that do not join letters or emoji.
-_HIDDEN: Final = re.compile(f"[{_ALWAYS}]|(?<=[\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?=[\x00-\x7f]|$)")
 _RIGHT_TO_LEFT: Final = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\U00010800-\U00010fff\U0001e800-\U0001efff"
 #: Words written from right to left, with the text between them.
 _WORDS: Final = re.compile(f"[{_RIGHT_TO_LEFT}](?:[^<>&A-Za-z0-9]*?[{_RIGHT_TO_LEFT}])*")
 #: One set of characters without alternatives, for speed: each page is searched for it.
-_OF_INTEREST: Final = re.compile(f"[{_ALWAYS}\u200c\u200d{_RIGHT_TO_LEFT}]")
+_OF_INTEREST: Final = re.compile(f"[{ALWAYS_HIDDEN}\u200c\u200d{_RIGHT_TO_LEFT}]")
 _TAG: Final = re.compile(r"(<[^>]*>)")
 _NAME: Final = re.compile(r"</?([a-z]+)")
 _RAW: Final = frozenset({"textarea", "script", "style"})
@@ -88,12 +84,8 @@ def with_visible_text(html: str) -> str:
 
 
 def _shown(text: str, *, isolates: bool) -> str:
-    text = _HIDDEN.sub(_number, text)
+    text = visible(text)
     return _WORDS.sub(r"<bdi>\g<0></bdi>", text) if isolates else text
-
-
-def _number(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode("ascii")
 
 
 CHUNK: Final = 512 * 1024  # characters in memory at a time

@@ -16,6 +16,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from durable import marks
 from durable.admin import action_page, limits_page, pages, schedules_page
 from durable.admin.action_page import Refusal
 from durable.admin.forms import ActForm, form_of, name_of
@@ -26,7 +27,7 @@ from durable.inspection.limits import own_closing_of
 from durable.inspection.queues import find_hold
 from durable.inspection.wording import command
 from durable.operations import catalogue, holds, limits, rates
-from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
+from durable.operations.catalogue import DATABASE, LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 from durable.operations.schedules import verbs as schedules
 from durable.operations.verbs import Subject, Verb
 
@@ -103,12 +104,20 @@ def _see_schedule(request: HttpRequest, verb: Verb, name: str) -> Seen:
     return Seen(expected=schedules.revision_of(row), initial=initial)
 
 
+def _see_database(_request: HttpRequest, _verb: Verb, name: str) -> Seen:
+    row = marks.look().row
+    if row is None or row.name != name:
+        raise Http404(gettext('This database does not have the name "%(name)s".') % {"name": name[:64]})
+    return Seen(expected=marks.revision_of(row), initial={"how": "hold"})
+
+
 _PLACES: Final[Mapping[Subject, Place]] = {
     QUEUE: Place(page="queue", pages="queues", title=_("Queues"), see=_see_hold(HoldKind.QUEUE)),
     WORKFLOW: Place(page="workflow", pages="workflows", title=_("Workflows"), see=_see_hold(HoldKind.WORKFLOW)),
     LIMIT: Place(page="limit", pages="limits", title=_("Limits"), see=_see_limit),
     RATE: Place(page="limit", pages="limits", title=_("Limits"), see=_see_rate),
     SCHEDULE: Place(page="schedule", pages="schedules", title=_("Schedules"), see=_see_schedule),
+    DATABASE: Place(page="database", pages="databases", title=_("Database"), see=_see_database),
 }
 _SPECIAL: Final[Mapping[str, Special]] = {
     "run_schedule": Special(told=schedules_page.told_of_tick),

@@ -238,7 +238,9 @@ def _took(row: Row, end: datetime) -> str:
         attempts = ngettext("%(number)s attempt", "%(number)s attempts", number) % {"number": thousands(number)}
         return f"{attempts}, {took}"
     if row.ends_at is None:
-        is_waiting = row.kind in ("sleep", "message") or (row.kind == "step" and row.status == "pending")
+        is_waiting = row.kind in ("sleep", "message") or (
+            row.kind == "step" and row.status in ("pending", "unknown", "held")
+        )
         text = gettext("waiting %(span)s") if is_waiting else gettext("running %(span)s")
         return text % {"span": took}
     return _with_failed(took, row) if row.opens else took

@@ -12,11 +12,12 @@ from django.apps import apps
 from django.db.models import Exists, OuterRef
 from django.urls import NoReverseMatch, reverse
 
+from durable import marks
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, place_of
-from durable.core.own_runs import ALERT
+from durable.core.registry import ALERT
 from durable.inspection.activities import RunningStep, hung_steps
-from durable.inspection.causes import list_causes
+from durable.inspection.causes import held_by_cause, list_causes
 from durable.inspection.humanize import plural, span
 from durable.inspection.schedules import count_ticks, late_schedules
 from durable.inspection.wording import worker_command
@@ -26,8 +27,13 @@ from durable.retention import LATE, waiting_since
 
 #: Alerts are sent only for causes that have made a run fail within this time.
 RECENT: Final = timedelta(hours=1)
+_MOST_HELD: Final = 100  # held runs of a cause to count
 _CAUSE: Final = "cause:"
+_HELD: Final = "held:"
 _QUEUE: Final = "queue:"
+#: The kind of alerts that no run delivers: workers claim none.
+DATABASE: Final = "database"
+_DATABASE: Final = f"{DATABASE}:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,9 @@ def look_for(events: frozenset[str], now: datetime, alerted: Collection[str]) ->
         lasting, muted = _lasting([each for each in alerted if each.startswith(_CAUSE)])
         unknown |= lasting
         silent |= muted
+    if "held" in events:
+        conditions += _held()
+        silent |= _lasting([each for each in alerted if each.startswith(_HELD)])[1]
     if "hung_step" in events:
         conditions += _hung(now)
     if "queue" in events:
@@ -75,44 +84,84 @@ def look_for(events: frozenset[str], now: datetime, alerted: Collection[str]) ->
         conditions += _schedules(now)
     if "retention" in events:
         conditions += _retention(now)
+    if DATABASE in events:
+        database = _database()
+        if database is None:
+            unknown |= {each for each in alerted if each.startswith(_DATABASE)}
+        conditions += database or []
     return Found(conditions=conditions, unknown=unknown, silent=silent)
 
 
 def path_of(key: str) -> str:
-    """Return the path of the page about a condition that may be over: of a cause or a queue, else ""."""
-    if key.startswith(_CAUSE):
-        return _path("durable_run_cause", key.removeprefix(_CAUSE))
-    return _keyed_path("durable_run_queue", key.removeprefix(_QUEUE)) if key.startswith(_QUEUE) else ""
+    """Return the path of the page about a condition that may be over: of a cause, a queue or the database, else ""."""
+    for prefix in (_CAUSE, _HELD):
+        if key.startswith(prefix):
+            return _path("durable_run_cause", key.removeprefix(prefix))
+    if key.startswith(_DATABASE):
+        return keyed_path("durable_run_database", key.removeprefix(_DATABASE))
+    return keyed_path("durable_run_queue", key.removeprefix(_QUEUE)) if key.startswith(_QUEUE) else ""
 
 
 def _causes(now: datetime) -> Iterator[Condition]:
     for cause in list_causes(now, muted=False):
-        if ALERT in cause.workflows or cause.last_at is None or cause.last_at < now - RECENT:
+        if ALERT in cause.workflows or cause.last_at is None or cause.last_at < now - RECENT or not cause.failed:
             continue
         is_rollback = cause.place.endswith(ROLLBACK)
         place = f'"{cause.place.removesuffix(ROLLBACK).rstrip()}"' if cause.place else "the workflow's code"
         workflows = ", ".join(cause.workflows[:5])
         what = "A compensation has stopped" if is_rollback else "Runs fail"
-        them = "it" if cause.count.number == 1 else "them"
+        them = "it" if cause.failed.number == 1 else "them"
         yield Condition(
             kind="rollback" if is_rollback else "cause",
             key=f"{_CAUSE}{cause.fingerprint}",
             title=f"{what} at {place} of {workflows}: {cause.error_type}",
-            text=f"{plural(cause.count.number, 'run')} failed for this cause. `durable recover --cause "
+            text=f"{plural(cause.failed.number, 'run')} failed for this cause. `durable recover --cause "
             f"{cause.fingerprint}` recovers {them} once the cause is fixed.",
             path=_path("durable_run_cause", cause.fingerprint),
         )
 
 
 def _lasting(keys: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return which of the causes still have failed runs, and which were muted; one statement, none for no keys."""
+    """Return which of the causes still have failed runs, and which were muted; one statement, none for no keys.
+
+    The keys of held runs say whether these last.
+    """
     if not keys:
         return set(), set()
-    failed = Failure.objects.using(conf.DATABASE).filter(cause=OuterRef("pk"), is_open=True)
-    causes = Cause.objects.using(conf.DATABASE).filter(fingerprint__in=[each.removeprefix(_CAUSE) for each in keys])
-    rows = list(causes.annotate(lasts=Exists(failed)).values_list("fingerprint", "muted_at", "lasts"))
-    muted = {f"{_CAUSE}{fingerprint}" for fingerprint, muted_at, _ in rows if muted_at is not None}
-    return {f"{_CAUSE}{fingerprint}" for fingerprint, _, lasts in rows if lasts} - muted, muted
+    prefix = f"{keys[0].partition(':')[0]}:"
+    open_ones = Failure.objects.using(conf.DATABASE).filter(cause=OuterRef("pk"), is_open=True, is_held=prefix == _HELD)
+    causes = Cause.objects.using(conf.DATABASE).filter(fingerprint__in=[each.removeprefix(prefix) for each in keys])
+    rows = list(causes.annotate(lasts=Exists(open_ones)).values_list("fingerprint", "muted_at", "lasts"))
+    muted = {f"{prefix}{fingerprint}" for fingerprint, muted_at, _ in rows if muted_at is not None}
+    return {f"{prefix}{fingerprint}" for fingerprint, _, lasts in rows if lasts} - muted, muted
+
+
+def _held() -> Iterator[Condition]:
+    """Yield a condition for each cause of which steps wait for a person, however long ago they were held."""
+    causes = Cause.objects.using(conf.DATABASE)
+    for cause in causes.filter(pk__in=held_by_cause().keys(), muted_at__isnull=True).order_by("first_seen_at", "pk"):
+        held = Failure.objects.using(conf.DATABASE).filter(cause=cause, is_open=True, is_held=True)
+        rows = list(held.order_by("-failed_at").values_list("run_id", "workflow")[: _MOST_HELD + 1])
+        if not rows:  # settled meanwhile
+            continue
+        number = plural(len(rows), "run") if len(rows) <= _MOST_HELD else f"More than {_MOST_HELD} runs"
+        stay = "stays" if len(rows) == 1 else "stay"
+        where = f'"{cause.place}"' if cause.place else "a step"
+        workflows = ", ".join(sorted({workflow for _run, workflow in rows})[:5])
+        newest = rows[0][0]
+        yield Condition(
+            kind="held",
+            key=f"{_HELD}{cause.fingerprint}",
+            title=f"A person is waited for at {where} of {workflows}: {cause.error_type}",
+            text=f"{number} {stay} open until somebody says whether it was done, has it tried again, or fails it. "
+            f"`durable why {newest}` asks the question of the newest one, `durable list --held` lists all.",
+            path=keyed_path("durable_run_change", newest) if len(rows) == 1 else _held_path(cause.fingerprint),
+        )
+
+
+def _held_path(fingerprint: str) -> str:
+    path = _path("durable_run_changelist")
+    return f"{path}?held=1&cause={fingerprint}" if path else ""
 
 
 def _hung(now: datetime) -> Iterator[Condition]:
@@ -129,7 +178,7 @@ def _hung(now: datetime) -> Iterator[Condition]:
             key=f"hung_step:{name}",
             title=f'Step "{place}" of {workflow} hangs in {where}',
             text=f"The oldest: {oldest.words}, in {oldest.run_id}. Look at its stack, cancel the run, or abandon the attempt.",
-            path=_keyed_path("durable_run_change", oldest.run_id),
+            path=keyed_path("durable_run_change", oldest.run_id),
         )
 
 
@@ -145,7 +194,7 @@ def _schedules(now: datetime) -> Iterator[Condition]:
             key=f"schedule:{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:32]}",
             title=f'The schedule "{name}" {what}',
             text=f"`durable schedules` lists its ticks with the reasons. {worker_command()} has the ticker.",
-            path=_keyed_path("durable_run_schedule", name),
+            path=keyed_path("durable_run_schedule", name),
         )
 
 
@@ -162,6 +211,26 @@ def _retention(now: datetime) -> Iterator[Condition]:
         )
 
 
+def _database() -> list[Condition] | None:
+    """Return the condition of a database that went back in time; None if its mark cannot be read."""
+    found = marks.look()
+    if found.row is None or not found.is_behind:
+        return None if found.problem else []
+    if found.is_another_history:
+        title = "Two databases with one name are in use, and workers claim nothing in one of them"
+    else:
+        title = f"The database went back by {span(found.lost.total_seconds())}, and workers claim nothing"
+    return [
+        Condition(
+            kind=DATABASE,
+            key=f"{_DATABASE}{found.row.name}",
+            title=title,
+            text=f"{found.in_words()}. `durable restored` lists the runs that do things again, and lets workers go on.",
+            path=keyed_path("durable_run_database", found.row.name),
+        )
+    ]
+
+
 def _queues() -> list[Condition] | None:
     """Return the queues whose runs no worker takes; None if Redis does not say which have workers."""
     workers = worker_overview()
@@ -176,14 +245,14 @@ def _queues() -> list[Condition] | None:
             if queue.is_known
             else "Its runs wait: RQ_QUEUES lacks it. Add it there, and start a worker for it, or move them to another "
             "queue (`durable move`).",
-            path=_keyed_path("durable_run_queue", queue.name),
+            path=keyed_path("durable_run_queue", queue.name),
         )
         for queue in workers.queues
         if queue.has_runs and (not queue.workers or not queue.is_known)
     ]
 
 
-def _keyed_path(page: str, key: str) -> str:
+def keyed_path(page: str, key: str) -> str:
     """Return the path of the page of a run, a queue or a schedule; "" for a project without the admin.
 
     The modules of the admin cannot be imported there.

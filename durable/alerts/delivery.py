@@ -22,7 +22,7 @@ from durable.alerts.alert import Alert
 from durable.alerts.settings import AlertSettings, Target
 from durable.conf import conf
 from durable.context import Context
-from durable.core.own_runs import ALERT
+from durable.core.registry import ALERT
 from durable.core.words import safe
 from durable.definitions import workflow
 

@@ -1,7 +1,7 @@
 """`DURABLE["ALERTS"]`: the conditions that alerts are sent for, and their targets.
 
 "ALERTS": {
-    "events": ["cause", "rollback", "hung_step", "queue", "schedule", "retention"],
+    "events": ["cause", "rollback", "held", "hung_step", "queue", "schedule", "retention", "database"],
     "site": "https://shop.example.org",
     "queue": "default",
     "targets": [
@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 #: The kinds of conditions: alerts are sent for all of them unless `events` names some.
-EVENTS: Final = ("cause", "rollback", "hung_step", "queue", "schedule", "retention")
+EVENTS: Final = ("cause", "rollback", "held", "hung_step", "queue", "schedule", "retention", "database")
 _KEYS: Final = ("targets", "events", "site", "queue", "from_email")
 _OF_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
     "mail": ("to",),

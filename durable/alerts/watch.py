@@ -2,12 +2,16 @@
 
 Any number of processes may check. The row of a condition decides: the process that changes it starts the runs, in the
 same transaction, with ids derived from the alert.
+
+While the database is behind its mark, workers claim no run. This alert is delivered by the process that checks, and by
+a run only if that fails.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -17,8 +21,8 @@ from django.db.models import F
 from django.utils import translation
 
 from durable.alerts.alert import Alert
-from durable.alerts.delivery import send_alert
-from durable.alerts.settings import AlertSettings, AlertSettingsError
+from durable.alerts.delivery import deliver, send_alert
+from durable.alerts.settings import AlertSettings, AlertSettingsError, Target
 from durable.conf import conf
 from durable.models import AlertState
 
@@ -31,7 +35,7 @@ EVERY: Final = timedelta(seconds=30)
 #: How long a queue must have been without a worker, and a condition be gone, before an alert is sent.
 PATIENCE: Final = timedelta(seconds=60)
 _MOST: Final = 500  # conditions that are open at a time
-_IMPATIENT: Final = frozenset({"cause", "rollback", "hung_step"})
+_IMPATIENT: Final = frozenset({"cause", "rollback", "hung_step", "database"})
 
 
 class Watch:
@@ -110,7 +114,10 @@ def _end(state: AlertState, now: datetime, settings: AlertSettings, *, is_silent
 
 
 def _send(state: AlertState, text: str, path: str, settings: AlertSettings) -> None:
-    """Start a run for each target, in the transaction of the caller. `path` is that of a page, or ""."""
+    """Start a run for each target, in the transaction of the caller. `path` is that of a page, or "".
+
+    That of a database that is behind its mark is delivered after the commit instead.
+    """
     alert = Alert(
         kind=state.kind,
         key=state.key,
@@ -122,7 +129,24 @@ def _send(state: AlertState, text: str, path: str, settings: AlertSettings) -> N
         began_at=state.began_at.isoformat(),
         ended_at="" if state.ended_at is None else state.ended_at.isoformat(),
     )
+    if alert.kind == "database" and not alert.is_over:
+        transaction.on_commit(lambda: _deliver_now(alert, settings), using=conf.DATABASE)
+    else:
+        _start(alert, settings.targets, settings)
+
+
+def _deliver_now(alert: Alert, settings: AlertSettings) -> None:
+    """Deliver the alert in this process; what fails is left to a run, for the time when workers go on."""
     for target in settings.targets:
+        try:
+            deliver(target.name, asdict(alert))
+        except Exception:  # the other targets must be reached, and the chores go on
+            logger.exception("the alert %s is not delivered to %s; a run tries again", alert.id, target.name)
+            _start(alert, [target], settings)
+
+
+def _start(alert: Alert, targets: Sequence[Target], settings: AlertSettings) -> None:
+    for target in targets:
         name = hashlib.sha256(f"{alert.id}#{target.name}".encode()).hexdigest()[:32]
         using = send_alert.using(id=f"alert-{name}", queue=settings.queue)
         using.start(target.name, asdict(alert))

@@ -13,7 +13,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import operations
-from durable.api.access import actor_of, admit, seen_by, visible_run
 from durable.api.base import View
 from durable.api.fields import (
     Flag,
@@ -29,16 +28,18 @@ from durable.api.fields import (
     serializer_of,
 )
 from durable.api.idempotent import Done, answered
-from durable.api.list_views import seen_of
-from durable.api.problems import ProblemError
-from durable.api.runs import REFERENCES, made, reference
+from durable.api.runs import REFERENCES, reference
 from durable.api.schema import described
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import MAX_REASON
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection.activities import read_stack
+from durable.inspection.humanize import sentence
+from durable.listings.access import actor_of, admit, seen_by, seen_of, visible_run
+from durable.listings.problems import ProblemError
 from durable.listings.runs import RunReference
 from durable.listings.shapes import data_of
+from durable.listings.starts import made
 from durable.listings.work import Stack
 from durable.operations import Started
 from durable.operations.audit import acting_as
@@ -65,7 +66,10 @@ class ActionView(View):
     def act(self, run_id: str, given: dict[str, Any]) -> Started | None:
         """Call the verb; return the resulting run if it may be another one."""
         verb = RUN_VERBS[self.action]
-        verb.call(run_id, **{each.name: given[each.name] for each in verb.options})
+        try:
+            verb.call(run_id, **{each.name: given[each.name] for each in verb.options if each.name in given})
+        except ValueError as error:  # of what is settled: an output that the step may not have
+            raise ProblemError("arguments-refused", 422, sentence(error)) from error
         return None
 
     def perform(self, request: Request, run_id: str) -> HttpResponse:

@@ -14,12 +14,14 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
-from durable.api.access import READ, Permitted, Throttle, is_signed_in, may
+from durable.api.access import READ, Permitted, Throttle
 from durable.api.fields import Form
-from durable.api.problems import CONTENT_TYPE, ProblemError, problem_of
+from durable.api.problems import problem_of
 from durable.api.requests import BodyRequest, JSONParser, JSONRenderer, Negotiation, check_origin
 from durable.api.schema import Description
 from durable.inspection.reading import from_replica, read_alias, reading
+from durable.listings.access import is_signed_in, may
+from durable.listings.problems import CONTENT_TYPE, ProblemError
 
 
 class View(APIView):

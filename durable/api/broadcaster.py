@@ -23,13 +23,14 @@ from typing import Any, Final, TypeVar
 from django.db import DatabaseError, connections
 from rest_framework.request import Request
 
-from durable.api.access import is_still_permitted, may
+from durable.api.access import is_still_permitted
 from durable.api.changes import Follower, News
 from durable.api.idempotent import as_json
-from durable.api.list_views import seen_of
 from durable.core.errors import RunNotFoundError
 from durable.core.records import EntryKind
+from durable.listings.access import may, seen_of
 from durable.listings.history import Entry, seen_history
+from durable.listings.problems import ProblemError
 from durable.listings.runs import Run, seen_runs
 from durable.listings.shapes import data_of
 
@@ -109,8 +110,9 @@ logger = logging.getLogger("durable.api")
 class StreamSlot:
     """The slot of one stream in this process, from its admission on."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, slots: Slots) -> None:
         self.owner = owner
+        self.slots = slots
         self.taken_at = time.monotonic()
         self.has_begun = False
 
@@ -121,13 +123,17 @@ class StreamSlot:
 
     def release(self) -> None:
         """Release the slot for another stream; a second call does nothing."""
-        _reader.close(self)
+        self.slots.close(self)
 
 
-class _Reader:
-    """The slots, and the thread that reads for all streams. Its connection is closed when there is no stream."""
+class Slots:
+    """The slots, and the thread that reads for all streams. Its connection is closed when there is no stream.
 
-    def __init__(self) -> None:
+    `limits` returns how many slots the process has, and how many of them one user may take.
+    """
+
+    def __init__(self, limits: Callable[[], tuple[int, int]]) -> None:
+        self._limits = limits
         self._lock = threading.RLock()  # the garbage collector may release a slot, in any thread and at any time
         self._slots: set[StreamSlot] = set()
         self._executor: ThreadPoolExecutor | None = None
@@ -137,12 +143,24 @@ class _Reader:
         """The number of taken slots."""
         return len(self._slots)
 
+    def take(self, owner: str) -> StreamSlot:
+        """Return a slot for another stream of this user. Raises ProblemError if there is none."""
+        slot = StreamSlot(owner, self)
+        if not self.open(slot):
+            most, of_one = self._limits()
+            detail = (
+                f"This process serves {most} streams already, or {of_one} of yours; try again in a minute, or poll."
+            )
+            raise ProblemError("too-many-streams", 503, detail, headers={"Retry-After": "60"})
+        return slot
+
     def open(self, slot: StreamSlot) -> bool:
         """Take the slot; return False if all slots are taken."""
+        most, most_of_one = self._limits()
         with self._lock:
             self._forget_lost()
             of_one = sum(each.owner == slot.owner for each in self._slots)
-            if len(self._slots) >= MOST or of_one >= MOST_OF_ONE:
+            if len(self._slots) >= most or of_one >= most_of_one:
                 return False
             self._slots.add(slot)
             if self._executor is None:
@@ -177,13 +195,12 @@ class _Reader:
             self.close(each)
 
 
-_reader = _Reader()
+_reader = Slots(lambda: (MOST, MOST_OF_ONE))
 
 
-def take_slot(owner: str) -> StreamSlot | None:
-    """Return a slot for another stream of this user; None if there is none."""
-    slot = StreamSlot(owner)
-    return slot if _reader.open(slot) else None
+def take_slot(owner: str) -> StreamSlot:
+    """Return a slot for another stream of this user. Raises ProblemError if there is none."""
+    return _reader.take(owner)
 
 
 async def events(slot: StreamSlot, follower: Follower, builder: EventBuilder, first: News) -> AsyncIterator[bytes]:

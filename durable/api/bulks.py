@@ -13,12 +13,20 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable.api.access import actor_of, admit, existing, is_limited, visible_run
 from durable.api.base import View
-from durable.api.fields import Delay, Form, Id, Items, Number, Text, filters_of, option_field, serializer_of
+from durable.api.fields import (
+    Delay,
+    Form,
+    Id,
+    Items,
+    Number,
+    Text,
+    checked_together,
+    filters_of,
+    option_field,
+    serializer_of,
+)
 from durable.api.idempotent import Done, answered
-from durable.api.list_views import seen_of
-from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.core.errors import RunNotFoundError
 from durable.core.ids import MAX_REASON
@@ -27,7 +35,9 @@ from durable.inspection.counting import Count
 from durable.inspection.family import FailedChildren
 from durable.inspection.reading import reading
 from durable.inspection.selection import Chosen, Filtered
+from durable.listings.access import actor_of, admit, existing, is_limited, seen_of, visible_run
 from durable.listings.operators import Bulk, BulkPlan, bulk_data
+from durable.listings.problems import ProblemError
 from durable.listings.runs import RUN_FILTERS, criteria_of
 from durable.listings.shapes import data_of
 from durable.operations import bulk
@@ -35,6 +45,7 @@ from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.bulk import BULK_OPTIONS, BULK_VERBS
 from durable.operations.canary import MAX_FIRST, Canary
 from durable.operations.eligibility import starts_of_bulk
+from durable.operations.verbs import RUN_VERBS
 
 _MOST_IDS = 500
 
@@ -114,10 +125,13 @@ class BulkForm(BulkPlanForm):
         super().validate(attrs)
         for verb, options in BULK_OPTIONS.items():
             for name, option in options.items():
-                if attrs.get(name) and attrs["verb"] != verb:
+                if attrs["verb"] != verb and name in attrs and option.is_said(attrs[name]):
                     raise ValidationError({name: f"This is an option of {verb}."})
                 if option.is_required and attrs["verb"] == verb and name not in attrs:
                     raise ValidationError({name: f"Say this for {verb}."})
+        check = RUN_VERBS[attrs["verb"]].check
+        if check is not None:
+            checked_together(check, bulk.options_of(attrs["verb"], attrs))
         return attrs
 
 
@@ -140,7 +154,7 @@ class BulksView(View):
         selection = _selection(request, given)
         _check_id(request, given.get("id"))
         canary = bulk.Canary(**given["canary"]) if "canary" in given else None
-        options = {name: given[name] for name in bulk.BULK_OPTIONS.get(given["verb"], ()) if given[name]}
+        options = bulk.options_of(given["verb"], given)
 
         def ordered() -> Done:
             try:

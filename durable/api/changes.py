@@ -300,7 +300,7 @@ class Follower:
     def _news(self, *, has_changed: bool = False, removed: Sequence[str] = (), is_reset: bool = False) -> News:
         assert self._run is not None
         chunk = self._pending.first(CHUNK)
-        entries, number, size = _read([key for key, _ in chunk])
+        entries, number, size = _read(self._run, [key for key, _ in chunk])
         sent = dict(chunk[:number])
         for entry in entries:
             self._reader.put(entry.pk, sent[entry.pk], entry.location)
@@ -348,11 +348,11 @@ def _number_of_entries(run: Run) -> Subquery:
     return Subquery(entries.annotate(number=Count("*")).values("number"))
 
 
-def _read(keys: Sequence[int]) -> tuple[list[Entry], int, int]:
-    """Return the entries that fit into one chunk, in the order of their keys, with their number and size in bytes."""
+def _read(run: Run, keys: Sequence[int]) -> tuple[list[Entry], int, int]:
+    """Return the run's entries that fit into one chunk, in the order of their keys, with their number and bytes."""
     if not keys:
         return [], 0, 0
-    entries = Entry.objects.using(conf.DATABASE)
+    entries = Entry.objects.using(conf.DATABASE).filter(run=run)
     columns = ("data", "metadata__error", "metadata__rollback_error")
     sizes = dict(sized(entries.filter(pk__in=keys), *columns))
     chosen, size = fitting(((key, sizes.get(key, 0)) for key in keys), CHUNK_BYTES)  # a deleted entry has none
@@ -372,8 +372,15 @@ def _row_digest(run: Run) -> int:
             run.pending_request,
             run.worker,
             run.summary,
+            *_said(run),
         )
     )
+
+
+def _said(run: Run) -> list[tuple[int, int]]:
+    """Return which status the run has, if it has one and was read with it."""
+    shown = getattr(run, "shown", None) if Run.shown.is_cached(run) else None
+    return [] if shown is None else [(shown.fence, shown.number)]
 
 
 def _digest(sent: object) -> int:

@@ -5,7 +5,7 @@ Unknown names, numbers in place of text and text in place of numbers are refused
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import islice
@@ -20,13 +20,13 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from durable.api.problems import MAX_FAULTS
 from durable.core.clock import BEYOND, to_utc
 from durable.core.duration import seconds
 from durable.core.ids import MAX_ID, MAX_REASON, check_id
 from durable.core.tags import MAX_TAGS, MAX_VALUE
 from durable.inspection.run_facts import checked_tags, read_tag
 from durable.listings.listing import MOST_LISTED, Filter, Listing
+from durable.listings.problems import MAX_FAULTS
 from durable.listings.shapes import UNSET, Field, Shape, data_of, fields_of
 from durable.operations import options
 from durable.operations.options import Option
@@ -160,6 +160,23 @@ class Items(serializers.ListField):
 
 class Words(Items):
     """Several words, in a query string as `?state=failed&state=paused`."""
+
+
+class Checked(Text):
+    """A text for which `check` raises no ValueError."""
+
+    def __init__(self, check: Callable[[str], object], **options: Any) -> None:
+        super().__init__(**options)
+        self._check = check
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the text. Raises ValidationError if the check refuses it."""
+        text = super().to_internal_value(data)
+        try:
+            self._check(text)
+        except ValueError as error:
+            raise ValidationError(f"{str(error)[:1].upper()}{str(error)[1:]}.", code="invalid") from None
+        return text
 
 
 class TagWord(Text):
@@ -317,6 +334,8 @@ def option_field(option: Option, *, is_required: bool | None = None) -> serializ
         said |= {"required": False, **({"default": option.default} if has_default else {})}
     if isinstance(option, options.Number):
         return serializers.IntegerField(min_value=option.least, max_value=option.most, **said)
+    if isinstance(option, options.Json):
+        return Value(allow_null=True, required=False, help_text=option.does)
     if isinstance(option, options.Until):
         return Moment(**said)
     if isinstance(option, options.Flag):
@@ -334,9 +353,30 @@ def option_field(option: Option, *, is_required: bool | None = None) -> serializ
     return Text(max_length=option.longest, **said, **({"allow_blank": True} if option.default == "" else {}))
 
 
-def form_of(name: str, meaning: str, base: type[Form], *asked: Option) -> type[Form]:
-    """Return a form with these options. `name` and the description appear in the document."""
-    return type(name, (base,), {"__doc__": meaning, **{each.name: option_field(each) for each in asked}})
+def form_of(
+    name: str, meaning: str, base: type[Form], *asked: Option, check: Callable[..., object] | None = None
+) -> type[Form]:
+    """Return a form with these options. `name` and the description appear in the document.
+
+    `check` raises ValueError for options that do not go together.
+    """
+    members: dict[str, Any] = {each.name: option_field(each) for each in asked}
+    if check is not None:
+
+        def validate(_form: Form, attrs: dict[str, Any]) -> dict[str, Any]:
+            checked_together(check, {each.name: attrs[each.name] for each in asked if each.name in attrs})
+            return attrs
+
+        members["validate"] = validate
+    return type(name, (base,), {"__doc__": meaning, **members})
+
+
+def checked_together(check: Callable[..., object], given: Mapping[str, Any]) -> None:
+    """Raise ValidationError for options that do not go together."""
+    try:
+        check(**given)
+    except ValueError as error:
+        raise ValidationError(f"{error}.") from None
 
 
 def query_of(listing: Listing) -> type[Query]:
@@ -364,7 +404,11 @@ def _filter_field(each: Filter, *, in_body: bool) -> serializers.Field[Any, Any,
     if each.is_id:
         return Id(**said)
     if not each.choices:
-        return Text(max_length=each.longest, **said)
+        return (
+            Checked(each.check, max_length=each.longest, **said)
+            if each.check
+            else Text(max_length=each.longest, **said)
+        )
     one: dict[str, Any] = {"choices": list(each.choices)}
     if not each.several:
         return serializers.ChoiceField(**one, **said)

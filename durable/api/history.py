@@ -10,10 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import runtime
-from durable.api.access import may, visible_run
 from durable.api.base import View
 from durable.api.fields import Id, Moment, Query, QueryFlag, Text, serializer_of
-from durable.api.list_views import seen_of
 from durable.api.schema import described
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
@@ -23,6 +21,7 @@ from durable.inspection.comparison import compare_runs
 from durable.inspection.sizes import fitting, sized
 from durable.inspection.timeline import build_timeline
 from durable.inspection.tree import history_tree
+from durable.listings.access import may, seen_of, visible_run
 from durable.listings.history import Comparison, EntryDetail, Tree, seen_history
 from durable.listings.shapes import data_of
 from durable.models import Attempt, Entry
@@ -50,7 +49,7 @@ class TreeView(View):
     @described(operation_id="get_tree", parameters=[TreeQuery], responses=serializer_of(Tree))
     def get(self, request: Request, run_id: str) -> Response:
         """Return up to 200 locations of the history with the scopes around them."""
-        query = TreeQuery.read(request.query_params)
+        query, seen = TreeQuery.read(request.query_params), seen_of(request)
         run = visible_run(request, run_id)
         running = activities_of_runs([run], runtime.current().now())[run.id]
         tree = history_tree(
@@ -58,8 +57,9 @@ class TreeView(View):
             start=query.get("start"),
             only_failed=query["only_failed"],
             running=running,
+            with_payloads=seen.payloads,
         )
-        return Response(data_of(Tree, tree, seen_of(request)))
+        return Response(data_of(Tree, tree, seen))
 
 
 class TimelineQuery(Query):

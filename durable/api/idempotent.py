@@ -16,8 +16,9 @@ from django.http import HttpResponse
 from django.utils.encoding import escape_uri_path
 from rest_framework.request import Request
 
-from durable.api.access import owner_of
-from durable.api.problems import CONTENT_TYPE, Problem, ProblemError, problem_of
+from durable.api.problems import problem_of
+from durable.listings.access import owner_of
+from durable.listings.problems import CONTENT_TYPE, Problem, ProblemError
 from durable.operations.idempotency import MAX_KEY, Answer, once
 
 HEADER: Final = "Idempotency-Key"

@@ -8,24 +8,13 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable import runtime
-from durable.api.access import is_limited, may, visible_run, visible_runs
 from durable.api.base import View
 from durable.api.fields import query_of, serializer_of
-from durable.api.problems import ProblemError
 from durable.api.schema import described
+from durable.listings.access import seen_of, visible_run
 from durable.listings.listing import Listing
+from durable.listings.problems import ProblemError
 from durable.listings.shapes import Seen, data_of
-
-
-def seen_of(request: Request) -> Seen:
-    """Return what this user may see, as of now."""
-    return Seen(
-        now=runtime.current().now(),
-        within=visible_runs(request) if is_limited() else None,
-        payloads=may(request, "view_payload"),
-        user=request.user.pk,
-    )
 
 
 def found(listing: Listing, seen: Seen, name: str) -> Any:

@@ -19,8 +19,8 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from rest_framework.request import Request
 
-from durable.api.access import owner_of
 from durable.conf import conf
+from durable.listings.access import owner_of
 
 MAX_WAIT: Final = 30  # seconds
 MAX_WAITING: Final = 8  # waiting slots of a process, unless the settings say otherwise

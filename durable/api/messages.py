@@ -10,13 +10,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import operations
-from durable.api.access import actor_of, admit, visible_run
 from durable.api.base import View, link
 from durable.api.fields import Form, Text, Value, serializer_of
 from durable.api.idempotent import Done, answered, as_json
-from durable.api.list_views import listed, seen_of
+from durable.api.list_views import listed
 from durable.api.long_poll import wait_for
-from durable.api.problems import ProblemError
 from durable.api.runs import ResultQuery
 from durable.api.schema import described
 from durable.conf import conf
@@ -24,7 +22,9 @@ from durable.core.ids import MAX_REASON
 from durable.core.places import of_message
 from durable.core.records import ENDED, MessageState
 from durable.inspection.payloads import payload
+from durable.listings.access import actor_of, admit, seen_of, visible_run
 from durable.listings.history import MESSAGES, Answer, Message, MessageReference, seen_history
+from durable.listings.problems import ProblemError
 from durable.listings.shapes import data_of
 from durable.models import QueueMessage, Run
 from durable.operations.audit import acting_as

@@ -14,8 +14,9 @@ from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 
-from durable.api.problems import BodyTooLargeError, ProblemError
+from durable.api.problems import BodyTooLargeError
 from durable.conf import conf
+from durable.listings.problems import ProblemError
 
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,6 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable.api.access import actor_of, admit, seen_by, visible_run
 from durable.api.base import View, link
 from durable.api.fields import (
     Form,
@@ -25,29 +23,23 @@ from durable.api.fields import (
     serializer_of,
 )
 from durable.api.idempotent import Done, answered
-from durable.api.list_views import listed, seen_of
+from durable.api.list_views import listed
 from durable.api.long_poll import MAX_WAIT, wait_for
-from durable.api.problems import ProblemError
 from durable.api.schema import described
-from durable.conf import conf
-from durable.core.errors import RunNotFoundError
 from durable.core.ids import MAX_REASON
-from durable.core.own_runs import INTERNAL
 from durable.core.places import Place
 from durable.core.records import ENDED
-from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
 from durable.inspection.payloads import payload
 from durable.inspection.workflows import count_by_state
+from durable.listings.access import actor_of, admit, seen_by, seen_of, startable, visible_run
 from durable.listings.runs import RUNS, Result, RunDetail, RunReference, error_of, seen_runs
 from durable.listings.shapes import data_of
+from durable.listings.starts import check_queue_served, made, reference_of, start_asked
 from durable.listings.work import Counts
 from durable.models import Run
-from durable.notifier import redis_clients
-from durable.operations import Started
-from durable.operations.audit import UnseenRunError, acting_as
-from durable.operations.common import workflow_named
-from durable.operations.start_options import READ, START_OPTIONS
+from durable.operations.audit import acting_as
+from durable.operations.start_options import START_OPTIONS
 
 _EXPANDABLE = ("input", "output")
 
@@ -117,7 +109,7 @@ class RunsView(View):
         admit(request, "start", "")
         given = self.form(StartForm, request)
         workflow = startable(given["workflow"])
-        _check_queue(given.get("queue"))
+        check_queue_served(given.get("queue"))
         with acting_as(actor_of(request), reason=given["reason"], sees=seen_by(request)):
             return answered(request, lambda: _started(request, workflow, given))
 
@@ -180,78 +172,11 @@ class ResultView(View):
         return Response(data_of(Result, result, seen_of(request)))
 
 
-def made(wanted: str | None, make: Callable[[], Started]) -> Started:
-    """Return the run that `make` creates, with the id `wanted` if that is not None.
-
-    Call this as an actor with `seen_by`.
-
-    Raises a problem, and creates nothing, if the user would not see the run. If another user's run has the id, the
-    answer does not disclose that the run exists.
-    """
-    try:
-        return make()
-    except UnseenRunError as error:
-        if error.key:
-            detail = f'An open run that you may not see has the key "{error.key}", so none is started: use another key.'
-            raise ProblemError("run-not-found", 404, detail) from None
-        what = "this run" if wanted is None else f'the run "{wanted}"'
-        detail = f"You would not see {what}, so it is not made: name one that you may see, by another id."
-        raise ProblemError("run-not-found", 404, detail) from None
-
-
 def reference(request: Request, run_id: str, *, status: int = 200) -> Done:
     """Return an answer that names a run."""
-    run = Run.objects.using(conf.DATABASE).only("id", "workflow", "state").filter(pk=run_id).first()
-    if run is None:
-        raise RunNotFoundError(run_id)
-    data = {"id": run.id, "workflow": run.workflow, "state": run.state}
-    return Done(data=data, status=status, location=link(request, "run", run_id=run_id))
-
-
-def startable(name: str) -> Workflow[Any, Any]:
-    """Return the workflow of this name. Raises a problem if there is none, or if it may not be started over REST."""
-    try:
-        found, problem = workflow_named(name), None
-    except UnknownWorkflowError as error:
-        found, problem = None, error
-    if not is_offered(name) and (found is None or not is_offered(found.name)):
-        raise ProblemError("unknown-workflow", 422, f'No workflow "{name}" can be started over REST in this project.')
-    if problem is not None:
-        nearest = [each for each in problem.nearest if is_offered(each)]
-        raise ProblemError("unknown-workflow", 422, f"{problem}.", nearest=nearest) from None
-    if not isinstance(found, Workflow):
-        raise ProblemError("unknown-workflow", 422, f'"{name}" is started by durable itself, and not from here.')
-    return found
-
-
-def is_offered(name: str) -> bool:
-    """Return whether the settings allow starting this workflow over REST; durable's own workflows are excluded."""
-    if name.startswith(INTERNAL):
-        return False
-    names = conf.API_WORKFLOWS
-    return names is None or any(name == each or (each.endswith(".") and name.startswith(each)) for each in names)
-
-
-def _check_queue(queue: str | None) -> None:
-    names = sorted(redis_clients.queue_names())
-    if queue is not None and queue not in names and conf.REDIS:
-        detail = f"No worker can serve this queue: the project's queues are {', '.join(names)}."
-        errors = [{"at": "queue", "detail": detail, "code": "unknown"}]
-        raise ProblemError("invalid-request", 400, f"queue: {detail}", errors=errors)
+    return Done(data=reference_of(run_id), status=status, location=link(request, "run", run_id=run_id))
 
 
 def _started(request: Request, workflow: Workflow[Any, Any], given: dict[str, Any]) -> Done:
-    run = made(given.get("id"), lambda: _start(workflow, given))
+    run = made(given.get("id"), lambda: start_asked(workflow, given))
     return reference(request, run.id, status=201 if run.is_new else 200)
-
-
-def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
-    try:
-        how = workflow.using(**{name: given[name] for name in READ if name in given})
-        if (message := given.get("message")) is None:
-            handle = how.start(*given["args"], **given["kwargs"])
-        else:
-            handle = how.start_or_send(message["queue"], message["body"], *given["args"], **given["kwargs"])
-    except (TypeError, ValueError) as error:
-        raise ProblemError("arguments-refused", 422, f"{error}.") from None
-    return Started(handle.id, bool(handle.is_new))

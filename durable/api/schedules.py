@@ -13,7 +13,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import runtime
-from durable.api.access import actor_of, admit, is_limited
 from durable.api.base import View
 from durable.api.fields import (
     Delay,
@@ -28,13 +27,13 @@ from durable.api.fields import (
     serializer_of,
 )
 from durable.api.idempotent import Done, answered
-from durable.api.list_views import listed, seen_of
-from durable.api.problems import ProblemError
-from durable.api.runs import startable
+from durable.api.list_views import listed
 from durable.api.schema import described
 from durable.core.errors import ScheduleNotFoundError
 from durable.core.ids import MAX_ID, check_queue
 from durable.inspection.schedules import ScheduleSummary, find_schedule
+from durable.listings.access import actor_of, admit, refuse_schedules_if_limited, seen_of, startable
+from durable.listings.problems import ProblemError
 from durable.listings.schedules import SCHEDULES, Schedule, ScheduleDetail
 from durable.listings.shapes import data_of
 from durable.operations.audit import acting_as
@@ -104,11 +103,7 @@ class ScheduleBase(View):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse users who may see only some runs."""
         super().initial(request, *args, **kwargs)
-        if is_limited():
-            detail = (
-                "Schedules start runs for everybody: they are not available where API_RUNS limits the runs of users."
-            )
-            raise ProblemError("permission-denied", 403, detail)
+        refuse_schedules_if_limited()
 
 
 class SchedulesView(ScheduleBase):

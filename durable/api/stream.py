@@ -16,16 +16,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api import broadcaster
-from durable.api.access import STREAM, owner_of, visible_run
+from durable.api.access import STREAM
 from durable.api.base import View
 from durable.api.broadcaster import EventBuilder, StreamEvent, encode_event
 from durable.api.changes import Follower, News, Token
 from durable.api.fields import Number, Query, Text
 from durable.api.long_poll import MAX_WAIT, wait_for
-from durable.api.problems import CONTENT_TYPE, ProblemError
 from durable.api.requests import EVENT_STREAM, EventStreamRenderer, JSONRenderer
 from durable.api.schema import ProblemSerializer, described
 from durable.inspection.sizes import MAX_BYTES
+from durable.listings.access import owner_of, visible_run
+from durable.listings.problems import CONTENT_TYPE
 from durable.models import Run
 
 _MOST_EVENTS = 1_000  # events in one answer, plus one chunk
@@ -122,12 +123,6 @@ def _is_over(follower: Follower, first: News) -> bool:
 
 def _stream(request: Request, follower: Follower, builder: EventBuilder) -> HttpResponseBase:
     slot = broadcaster.take_slot(owner_of(request))  # before anything is read for the stream
-    if slot is None:
-        detail = (
-            f"This process serves {broadcaster.MOST} streams already, or {broadcaster.MOST_OF_ONE} of yours; try again in a minute, "
-            "or poll."
-        )
-        raise ProblemError("too-many-streams", 503, detail, headers={"Retry-After": "60"})
     try:
         first = follower.look()
         if _is_over(follower, first):

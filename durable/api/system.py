@@ -8,12 +8,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import definitions
-from durable.api.access import actor_of, admit, is_limited, visible_runs
 from durable.api.base import View
 from durable.api.fields import Form, Text, serializer_of
-from durable.api.list_views import seen_of
-from durable.api.problems import ProblemError
-from durable.api.runs import is_offered, startable
 from durable.api.schema import described
 from durable.conf import conf
 from durable.core import registry
@@ -26,8 +22,10 @@ from durable.inspection.queues import count_held_starts, find_hold
 from durable.inspection.workers import worker_overview
 from durable.inspection.workflow_code import code_of
 from durable.inspection.workflows import builds_in_flight, workflow_of, workflow_stats
+from durable.listings.access import actor_of, admit, is_limited, is_offered, seen_of, startable, visible_runs
 from durable.listings.causes import Cause
 from durable.listings.listing import Page
+from durable.listings.problems import ProblemError
 from durable.listings.shapes import data_of
 from durable.listings.workflows import Workflow, WorkflowList, WorkflowStats
 from durable.operations.audit import acting_as

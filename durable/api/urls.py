@@ -6,6 +6,7 @@ from django.urls import path, re_path
 
 from durable.api.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
 from durable.api.bulks import BulkPlanView, BulksView, BulkView
+from durable.api.chunks import ChunksView
 from durable.api.history import ComparisonView, EntryView, TimelineView, TreeView
 from durable.api.list_views import list_view, one_view
 from durable.api.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView
@@ -16,11 +17,12 @@ from durable.api.stream import StreamView
 from durable.api.system import AnywhereView, NoteView, WorkflowStatsView, WorkflowsView, WorkflowView
 from durable.api.verb_views import endpoints, run_endpoints
 from durable.listings.causes import CAUSES
-from durable.listings.history import ENTRIES, LOGS
+from durable.listings.history import ENTRIES, LOGS, VALUES
 from durable.listings.operators import ACTIONS
+from durable.listings.restored import RESTORED
 from durable.listings.runs import CHILDREN
 from durable.listings.work import LIMITS, QUEUES, RATES, RUNNING, RUNNING_OF_RUN, WORKERS
-from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
+from durable.operations.catalogue import DATABASE, LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
 app_name = "durable_api"
 
@@ -34,7 +36,9 @@ urlpatterns = [
     path("runs/<str:run_id>/entries", list_view(ENTRIES), name="entries"),
     path("runs/<str:run_id>/entries/<path:location>", EntryView.as_view(), name="entry"),
     path("runs/<str:run_id>/events", StreamView.as_view(), name="events"),
+    path("runs/<str:run_id>/stream/<path:location>", ChunksView.as_view(), name="chunks"),
     path("runs/<str:run_id>/logs", list_view(LOGS), name="logs"),
+    path("runs/<str:run_id>/values", list_view(VALUES), name="values"),
     path("runs/<str:run_id>/timeline", TimelineView.as_view(), name="timeline"),
     path("runs/<str:run_id>/tree", TreeView.as_view(), name="tree"),
     path("runs/<str:run_id>/running", list_view(RUNNING_OF_RUN), name="running-of-run"),
@@ -59,7 +63,7 @@ urlpatterns = [
     path("running", list_view(RUNNING), name="running"),
     path("counts", CountsView.as_view(), name="counts"),
     path("workflows", WorkflowsView.as_view(), name="workflows"),
-    *endpoints(QUEUE, WORKFLOW, LIMIT, RATE, SCHEDULE),
+    *endpoints(QUEUE, WORKFLOW, LIMIT, RATE, SCHEDULE, DATABASE),
     path("workflows/<path:name>/stats", WorkflowStatsView.as_view(), name="workflow-stats"),
     path("workflows/<path:name>", WorkflowView.as_view(), name="workflow"),
     path("queues", list_view(QUEUES), name="queues"),
@@ -69,6 +73,7 @@ urlpatterns = [
     path("limits/<path:name>", one_view(LIMITS), name="limit"),
     path("schedules", SchedulesView.as_view(), name="schedules"),
     path("schedules/<path:name>", ScheduleView.as_view(), name="schedule"),
+    path("database", list_view(RESTORED), name="database"),
     path("workers", list_view(WORKERS), name="workers"),
     path("operator-actions", list_view(ACTIONS), name="operator-actions"),
     re_path(r"^(?P<path>[\s\S]*)$", AnywhereView.as_view(), name="anywhere"),

@@ -15,35 +15,23 @@ from django.http import HttpResponse
 from django.urls import URLPattern, path
 from rest_framework.request import Request
 
-from durable.api.access import actor_of, admit, is_limited
 from durable.api.actions import ActionForm, ActionView, StepForm
 from durable.api.base import View
 from durable.api.fields import Form, VerbForm, form_of, serializer_of
 from durable.api.idempotent import Done, answered
-from durable.api.list_views import found, seen_of
-from durable.api.problems import ProblemError
 from durable.api.schedules import BackfillForm, EditScheduleForm, ScheduleBase, ScheduleForm, found_schedule, missing
 from durable.api.schema import described
 from durable.inspection.humanize import sentence
+from durable.listings.access import actor_of, admit, seen_of
+from durable.listings.answers import Answer, answer_of
+from durable.listings.problems import ProblemError
 from durable.listings.runs import RunReference
-from durable.listings.schedules import Backfill, Schedule, Tick
-from durable.listings.shapes import Shape, data_of
-from durable.listings.work import LIMITS, RATES, Hold, Release
+from durable.listings.shapes import data_of
 from durable.operations import catalogue
 from durable.operations.audit import acting_as
-from durable.operations.catalogue import LIMIT, RATE, SCHEDULE
+from durable.operations.catalogue import SCHEDULE
 from durable.operations.schedules import verbs as schedules
 from durable.operations.verbs import RUN_VERBS, RunVerb, Subject, Verb
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The answer to a verb: its shape, and the function that makes its data from the request, the name and the verb's
-    result.
-    """
-
-    shape: type[Shape]
-    shown: Callable[[Request, str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,29 +42,11 @@ class Special:
     call: Callable[..., Any]
 
 
-def _released(_request: Request, name: str, resumed: int | None) -> Any:
-    return SimpleNamespace(name=name, resumed=None if resumed and is_limited() else resumed or 0)
-
-
-_HELD: Final = Answer(shape=Hold, shown=lambda _request, _name, hold: hold)
-_RELEASED: Final = Answer(shape=Release, shown=_released)
-#: Special parts by action, or by subject.
-_ANSWERS: Final[Mapping[str | Subject, Answer]] = {
-    "pause_queue": _HELD,
-    "hold_starts": _HELD,
-    "resume_queue": _RELEASED,
-    "release_starts": _RELEASED,
-    LIMIT: Answer(shape=LIMITS.item, shown=lambda request, name, _done: found(LIMITS, seen_of(request), name)),
-    SCHEDULE: Answer(shape=Schedule, shown=lambda _request, name, _done: found_schedule(name)),
-    "run_schedule": Answer(shape=Tick, shown=lambda _request, _name, tick: tick),
-    "backfill_schedule": Answer(shape=Backfill, shown=lambda _request, _name, done: done),
-    "delete_schedule": Answer(shape=Schedule, shown=lambda _request, _name, before: before),
-    RATE: Answer(shape=RATES.item, shown=lambda request, name, _done: found(RATES, seen_of(request), name)),
-}
 #: The names and descriptions of the forms in the document. A verb without options has the form of its subject.
 _FORMS: Final = {
     "wake": ("WakeForm", "The options of wake."),
     "cancel": ("CancelForm", "The options of cancel."),
+    "settle": ("SettleForm", "The step, and one answer."),
     "move": ("MoveForm", "The queue that gets the run."),
     "go_on": ("GoOnForm", "The options of going on with a bulk."),
     "run_schedule": ("RunScheduleForm", "A tick for the present time."),
@@ -87,6 +57,7 @@ _FORMS: Final = {
     "take_back_rate": ("TakeBackRateForm", "The reason."),
     "close_limit": ("CloseLimitForm", "Until when, the key, and the reason."),
     "open_limit": ("OpenLimitForm", "The key, and the reason."),
+    "restored": ("RestoredForm", "What becomes of the open runs, and the reason."),
 }
 
 
@@ -118,6 +89,8 @@ _OPERATIONS: Final = {
     "hold_starts": "hold_workflow",
     "release_starts": "release_workflow",
     "abandon": "abandon_attempt",
+    "restored": "decide_about_restored_database",
+    "settle": "settle_step",
     "go_on": "go_on_with_bulk",
     "stop_here": "stop_bulk_here",
 }
@@ -149,7 +122,10 @@ class VerbView(View):
                 raise self.missing(name, error) from None
             except (TypeError, ValueError) as error:
                 raise ProblemError("arguments-refused", 422, sentence(error)) from None
-            return Done(data=data_of(self.answer.shape, self.answer.shown(request, name, result), seen_of(request)))
+            caller = seen_of(request)
+            if (shown := self.answer.shown(caller, name, result)) is None:
+                raise self.missing(name, self.verb.on.unknown(name))
+            return Done(data=data_of(self.answer.shape, shown, caller))
 
         with acting_as(actor_of(request), reason=reason, expected=seen):
             return answered(request, done)
@@ -185,7 +161,7 @@ def run_endpoints() -> Iterator[URLPattern]:
 def _view_of_run(verb: RunVerb) -> type[ActionView]:
     takes: type[Form] = StepForm if verb.takes_location else ActionForm
     if verb.action in _FORMS:
-        takes = form_of(*_FORMS[verb.action], ActionForm, *verb.options)
+        takes = form_of(*_FORMS[verb.action], ActionForm, *verb.options, check=verb.check)
 
     def post(self: ActionView, request: Request, run_id: str) -> HttpResponse:
         return self.perform(request, run_id)
@@ -199,7 +175,7 @@ def _view_of_run(verb: RunVerb) -> type[ActionView]:
 def _view_of(verb: Verb) -> type[VerbView]:
     is_schedule = verb.on is SCHEDULE
     base, form = (ScheduleVerbView, ScheduleForm) if is_schedule else (VerbView, HoldForm)
-    special, answer = _SPECIAL.get(verb.action), _ANSWERS.get(verb.action) or _ANSWERS[verb.on]
+    special, answer = _SPECIAL.get(verb.action), answer_of(verb)
     takes: type[Form] = form if special is None else special.form
     if verb.action in _FORMS:
         takes = form_of(*_FORMS[verb.action], ScheduleForm if is_schedule else VerbForm, *verb.options)

@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Final
 
@@ -32,9 +32,11 @@ from durable.core import registry
 from durable.core.names.renames import Alias, Aliases, AliasKind
 from durable.core.registry import WorkflowDefinition
 from durable.declared_limits import undefined
+from durable.operations.ends import CallAtEnd
 from durable.operations.schedules.sync import differences, has_table
 from durable.tag_hashes import HOW_TO_KEEP, tells_of_people
 
+_DURABLE: Final = Path(__file__).parents[1]
 _is_left_out: ContextVar[bool] = ContextVar("_is_left_out", default=False)
 
 
@@ -83,6 +85,25 @@ def check_limits(**_: object) -> list[CheckMessage]:
         for definition in registry.all()
         for name in undefined(definition.limits)
     ]
+
+
+@register("durable")
+def check_ends(**_: object) -> list[CheckMessage]:
+    """Check that the functions that workflows name as their `on_end` can be imported and called."""
+    if leaves_code_out():
+        return []
+    found: list[CheckMessage] = []
+    for definition in registry.all():
+        function = definition.on_end
+        if not isinstance(function, CallAtEnd):
+            continue
+        try:
+            function.function()
+        except (ImportError, TypeError) as error:
+            message = f'The workflow "{definition.name}" names {function.name} as its on_end: {error}.'
+            hint = "Without it none of its runs can end. Correct the name, or give the function itself."
+            found.append(Error(message, hint=hint, id="durable.E025"))
+    return found
 
 
 @register(Tags.database)
@@ -205,3 +226,34 @@ def check_renamed_workflows(**_: object) -> list[CheckMessage]:
         for one, other in combinations(definitions, 2)
         if not registry.is_same_function(one, other)
     ]
+
+
+_MOST_TEMPLATES: Final = 5_000
+
+
+@register(Tags.templates)
+def check_progress_has_an_address(**_: object) -> list[CheckMessage]:
+    """Check that the addresses of bars are included, if a template of the project has `{% durable_progress %}`."""
+    if leaves_code_out():
+        return []
+    from durable.hooks.progress import HOW_TO_INCLUDE, is_included
+
+    found = next(_templates_with("{% durable_progress "), None)
+    if found is None or is_included():
+        return []
+    text = (
+        f"{found} has {{% durable_progress %}}, and its bar has no address to ask, so that the page cannot be rendered."
+    )
+    return [Error(text, hint=f"{HOW_TO_INCLUDE[0].upper()}{HOW_TO_INCLUDE[1:]}.", id="durable.E103")]
+
+
+def _templates_with(text: str) -> Iterator[Path]:
+    """Yield the project's HTML templates that contain the text; durable's own and those of packages are left out."""
+    from django.template import engines
+
+    folders = dict.fromkeys(Path(each) for engine in engines.all() for each in getattr(engine, "template_dirs", ()))
+    own = [each for each in folders if "site-packages" not in each.parts and _DURABLE not in each.parents]
+    files = (path for folder in own for path in sorted(folder.rglob("*.html")))
+    for path in islice(files, _MOST_TEMPLATES):
+        if text in path.read_text(encoding="utf-8", errors="replace"):
+            yield path

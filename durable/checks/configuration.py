@@ -29,6 +29,8 @@ E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backen
 E021    the tasks backend names a queue that RQ lacks (likewise)
 E022    a PostgreSQL that is too old (`durable.checks.database`)
 E023    another distribution is installed that has a package named durable
+E024    the tables are in other partitions than `PARTITIONS` says (`durable.checks.database`)
+E025    the `on_end` of a workflow cannot be imported or called (`durable.checks.code`)
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
@@ -41,6 +43,9 @@ W089    schedules of the code differ from their rows (`durable.checks.code`)
 W090    a tag in clear whose name tells of people (`durable.checks.code`)
 W095    a PostgreSQL on another host, and no options that notice when it vanishes (`durable.checks.database`; with
         `check --deploy` alone)
+W096    no mark of the database is kept, or its file cannot be there (`durable.checks.database`; with `check --deploy`
+        alone)
+W097    the database is behind its mark (`durable.checks.database`); no error, because it would forbid `migrate`
 W1xx    the code of a workflow breaks a rule (`durable.checks.code`); docs/rules.md lists them
 ======  ==============================================================
 """
@@ -51,16 +56,19 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
+from django.urls import reverse
 from django.utils.module_loading import import_string
 
-from durable.conf import DURATIONS, MAX_BUILD, conf
+from durable.conf import DURATIONS, MAX_BUILD, MOST_PARTITIONS, conf, may_be_partitions
 from durable.core import registry
 from durable.core.duration import seconds
 from durable.core.ids import check_limit
@@ -193,6 +201,19 @@ def _is_function_or_none(value: object) -> bool:
         return False
 
 
+def _is_base_url(value: object) -> bool:
+    if value == "":
+        return True
+    if not isinstance(value, str):
+        return False
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return False
+    is_whole = parts.scheme in ("http", "https") and bool(parts.hostname)
+    return is_whole and not (parts.query or parts.fragment or parts.username or parts.password)
+
+
 _BINDINGS = ("off", "accept", "require")
 _SECRETS = frozenset({"ENCRYPTION_KEYS", "METRICS_TOKEN"})
 
@@ -201,6 +222,10 @@ _COUNT: _Wanted = (_is_count, "a whole number from 1 on")
 _TEXT: _Wanted = (_is_text, "a text that is not empty")
 _DURATION: _Wanted = (_is_duration, "seconds from 0 on or a timedelta")
 _POSITIVE: _Wanted = (_is_positive_duration, "seconds above 0 or a timedelta")
+
+
+def _is_number_of_partitions(value: Any) -> bool:
+    return type(value) is int and may_be_partitions(value)
 
 
 def _are_limits(value: Any) -> bool:
@@ -246,6 +271,8 @@ _WANTED: Mapping[str, _Wanted] = {
     "LEASE": _POSITIVE,
     "SWEEP_INTERVAL": _POSITIVE,
     "REDIS": (lambda value: isinstance(value, bool), "True or False"),
+    "EMBEDDED": (lambda value: isinstance(value, bool), "True or False"),
+    "LISTEN": (lambda value: isinstance(value, bool), "True or False"),
     "NOTIFY_IN_TESTS": (lambda value: isinstance(value, bool), "True or False"),
     "POLL_INTERVAL": _POSITIVE,
     "MAX_BRANCH_THREADS": _COUNT,
@@ -265,6 +292,11 @@ _WANTED: Mapping[str, _Wanted] = {
     "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
     "DATABASE": _TEXT,
     "READ_DATABASE": (lambda value: isinstance(value, str), 'an alias in DATABASES, or ""'),
+    "PARTITIONS": (_is_number_of_partitions, f"0, or a whole number from 2 to {MOST_PARTITIONS}"),
+    "MARK": (lambda value: isinstance(value, str), 'the path of a file, or ""'),
+    "BASE_URL": (_is_base_url, 'an address such as "https://shop.example", or ""'),
+    "LINK_BODY_BYTES": _COUNT,
+    "LINK_REFUSALS": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,
     "PREPARED_STATEMENTS": (lambda value: isinstance(value, bool) or value == "auto", '"auto", True or False'),
@@ -357,6 +389,57 @@ def check_redaction(**_: object) -> list[CheckMessage]:
         return []
     hint = "Give the dotted path of a function redact(workflow, field, value) that returns what may be shown."
     return [Error(f'DURABLE["REDACT"], {conf.REDACT}, cannot be used: {problem}.', hint=hint, id="durable.E010")]
+
+
+@register(TAG)
+def check_links(**_: object) -> list[CheckMessage]:
+    """Check that links have an address outside, and that nobody on the way can read it."""
+    if not _is_base_url(conf.BASE_URL):
+        return []  # E003 reports it
+    base = urlsplit(conf.BASE_URL)
+    if conf.BASE_URL and not settings.DEBUG and base.scheme != "https" and not _is_here(base.hostname or ""):
+        hint = "Serve the project by https, and name it so: who reads the address of a link can answer it."
+        return [Error('DURABLE["BASE_URL"] is not https.', hint=hint, id="durable.E026")]
+    using = [each.name for each in registry.all() if _mentions_link(each.function)]
+    if not using:
+        return []
+    from durable import link_tokens
+
+    has_site = apps.is_installed("django.contrib.sites") and getattr(settings, "SITE_ID", None)
+    missing = [] if conf.BASE_URL or has_site else [link_tokens.NO_HOST]
+    missing += [] if _is_included(link_tokens.URL_NAME) else [link_tokens.NO_URLS]
+    names = f"{', '.join(using[:3])}{' and others' if len(using) > 3 else ''}"
+    return [
+        Warning(f"{names}: ctx.link() would stop the run.", hint=f"{each[0].upper()}{each[1:]}.", id="durable.W098")
+        for each in missing
+    ]
+
+
+def _is_here(host: str) -> bool:
+    """Return whether a host is this machine, as in a project of development, whose tests run without DEBUG."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.rpartition(".")[2] in ("localhost", "testserver")
+
+
+def _mentions_link(function: Any) -> bool:
+    """Return whether the code of a function, or of one inside it, names `link`."""
+    left = [getattr(inspect.unwrap(function), "__code__", None)]
+    while left:
+        code = left.pop()
+        if code is not None and "link" in code.co_names:
+            return True
+        left += [each for each in getattr(code, "co_consts", ()) if inspect.iscode(each)]
+    return False
+
+
+def _is_included(name: str) -> bool:
+    try:
+        reverse(name, args=["token"])
+    except Exception:  # noqa: BLE001  # NoReverseMatch, or whatever the project's URLs raise: Django's checks say so
+        return False
+    return True
 
 
 @register(TAG)
@@ -506,6 +589,8 @@ def check_queues(**_: object) -> list[CheckMessage]:
         nearest = difflib.get_close_matches(queue, known, n=1)
         advice = f'did you mean "{nearest[0]}"? ' if nearest else ""
         hint = f'Add "{queue}" to RQ_QUEUES, or name another one: {advice}RQ_QUEUES has {", ".join(known) or "none"}.'
+        if not known:
+            hint += ' A project without Redis says DURABLE = {"REDIS": False}.'
         messages.append(Error(f'RQ_QUEUES lacks the queue "{queue}" of {user}.', hint=hint, id="durable.E007"))
     return messages
 

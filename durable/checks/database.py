@@ -12,7 +12,9 @@ server has one. So what concerns ASGI is logged when the first request comes.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
@@ -35,6 +37,10 @@ NETWORK_ADVICE: Final = (
     'Settings for a failover are in docs/guides/deploying.md, "When the database fails over".'
 )
 
+MARK_ADVICE: Final = (
+    'Name a file outside of the database, on a disk that is not restored with it, in DURABLE["MARK"], or use Redis: '
+    'docs/guides/operating.md, "When the database goes back in time".'
+)
 _FIRST_REQUEST: Final = "durable.checks.first_request"
 logger = logging.getLogger("durable.store")
 
@@ -51,8 +57,7 @@ def _warn_under_asgi(**request: object) -> None:
         logger.warning(
             'This process serves ASGI, where each request may open a connection of its own, and the database "%s" keeps '
             "them: its CONN_MAX_AGE is %s. Requests at once may take all connections of the server. Give the processes "
-            'that serve ASGI CONN_MAX_AGE = 0 and a pool, or 0 alone: docs/guides/other-projects.md, "ASGI and '
-            'connections".',
+            "that serve ASGI CONN_MAX_AGE = 0 and a pool, or 0 alone: docs/guides/asgi.md.",
             conf.DATABASE,
             connections[conf.DATABASE].settings_dict["CONN_MAX_AGE"],
         )
@@ -122,6 +127,57 @@ def check_routines(databases: Sequence[str] | None = None, **_: object) -> list[
     message = f'The database "{conf.DATABASE}" is not as its migrations made it: {"; ".join(wrong)}.'
     hint = f"Run `{how_to_migrate()}`: it creates them again, even if no migration has to be applied."
     return [Warning(message, hint=hint, id="durable.W087")]
+
+
+@register(Tags.database)
+def check_partitions(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
+    """Check that the tables are in the partitions that the settings name."""
+    from durable.inspection.database import how_to_partition, missing_migrations, wrong_partitions
+
+    wrong = wrong_partitions() if conf.DATABASE in (databases or ()) else None
+    if wrong is None or missing_migrations():  # `migrate` partitions empty tables
+        return []
+    return [Error(f"{wrong[:1].upper()}{wrong[1:]}.", hint=how_to_partition(), id="durable.E024")]
+
+
+@register(Tags.database)
+def check_mark(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
+    """Check that the database has not gone back in time, as after a restore."""
+    from durable import marks
+
+    try:
+        found = marks.look() if conf.DATABASE in (databases or ()) else None
+    except (OperationalError, ProgrammingError):  # the table is yet to be made
+        return []
+    if found is None or not found.is_behind:
+        return []
+    message = f"Workers claim nothing: {found.in_words()}."
+    hint = "`durable restored` lists the runs that do things again, and lets workers go on."
+    return [Warning(message, hint=hint, id="durable.W097")]  # an error would forbid `migrate`
+
+
+@register("durable", deploy=True)
+def check_place_of_mark(**_: object) -> list[CheckMessage]:
+    """Check that a mark of the database can be kept."""
+    if (problem := missing_mark()) is None:
+        return []
+    return [Warning(f"{problem[:1].upper()}{problem[1:]}.", hint=MARK_ADVICE, id="durable.W096")]
+
+
+def missing_mark() -> str | None:
+    """Return why no mark of the database can be kept outside of it, or None."""
+    from durable.marks import is_kept
+
+    if not is_kept():
+        return "no mark of the database is kept, so that nothing notices when it goes back in time"
+    if not isinstance(conf.MARK, str) or not conf.MARK:
+        return None
+    path = Path(conf.MARK)
+    if not path.parent.is_dir():
+        return f"the directory of the mark, {path.parent}, does not exist"
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        return f"the directory of the mark, {path.parent}, cannot be written by this user"
+    return None
 
 
 @register("durable", deploy=True)

@@ -57,15 +57,11 @@ def _paths(given: list[str]) -> list[Path]:
 
 
 def _print_findings(findings: list[Finding], output: Output) -> None:
-    from durable.lint import LEVELS, RULES
+    from durable.lint import LEVELS
+    from durable.lint.engine import as_lines
 
-    why = {rule.id: rule.why for rule in RULES}
-    for each in findings:
-        workflow = f" ({each.workflow})" if each.workflow else ""
-        output.line(f"{each.path}:{each.line}: {each.level} {each.id}: {each.message}{workflow}")
-        if each.id in why:
-            output.line(f"    {why[each.id]}")
-        output.line(f"    {each.fix}")
+    for line in as_lines(findings):
+        output.line(line)
     counts = Counter(each.level for each in findings)
     output.say(", ".join(plural(counts[level], level) for level in LEVELS if counts[level]) or "No findings.")
 
@@ -101,11 +97,12 @@ def _configure_check(parser: ArgumentParser) -> None:
         help="all runs of these files, which `export --history` has written, instead of runs of the database",
     )
     parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="how many processes check runs")
-    add_report_format(parser, "text", "json")
+    add_report_format(parser, "text", "json", "markdown")
     parser.add_argument(
         "--diff",
         action="store_true",
-        help="what the code decides otherwise than ended runs have (default: 1000 of them)",
+        help="what the code decides otherwise than ended runs have (default: 1000 of them); with markdown, also which open "
+        "runs would diverge",
     )
 
 

@@ -28,16 +28,18 @@ from durable.core import registry
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.effects import Call
 from durable.core.journal import Event
+from durable.core.links import is_of_link
 from durable.core.location import ANY_QUEUE
 from durable.core.records import RunRecord, RunState
 from durable.core.run_pass import PassOutcome
 from durable.inspection.humanize import either, span
-from durable.inspection.wording import display_location
+from durable.inspection.wording import display_location, display_queue
 from durable.instrumentation import observers
 from durable.instrumentation.observers import CallEnds, PassEnds
 
 MAX_LINE: Final = 1_000  # characters: in UTF-8 fewer bytes than a pipe writes atomically
 MAX_TEXT: Final = 300  # characters of a name or a message
+_WAITS: Final = "waits"
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class _Pass:
     waiting: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # of calls that failed, by location
     retry_at: datetime | None = None
+    held: set[str] = field(default_factory=set)  # locations of steps that now wait for a person
     ending: str = ""
     has_failed: bool = False
 
@@ -100,11 +103,20 @@ class StepLines:
         with self._lock:
             if (pass_state := self._passes.get(run.id)) is None:
                 return
-            if event.name in ("step_failed", "rollback_failed"):
+            if event.name == "step_held":
+                pass_state.held.add(event.details["location"])
+                self._flush(pass_state)
+                self._say(pass_state, _failure(pass_state, event, "held, waits for a person"), self._style.ERROR)
+            elif event.name == "step_unknown":
+                self._flush(pass_state)
+                self._say(pass_state, _failure(pass_state, event, "verify is asked"), self._style.WARNING)
+            elif event.name in ("step_failed", "rollback_failed"):
+                if event.details["location"] in pass_state.held:
+                    return  # its line was the one of a held step
                 self._flush(pass_state)
                 self._say(
                     pass_state,
-                    _failure(pass_state, event),
+                    _failure(pass_state, event, _what_follows(event)),
                     self._style.WARNING if _retries(event) else self._style.ERROR,
                 )
                 pass_state.retry_at = event.details["retry_at"]
@@ -122,7 +134,8 @@ class StepLines:
             pass_state.seconds[location] = seconds  # its event comes when the failure is recorded
             return
         self._flush(pass_state)
-        what = f"{one_line(display_location(location))}{' undone' if call.is_rollback else ''}"
+        how = " undone" if call.is_rollback else " verified" if call.info._purpose == "verify" else ""
+        what = f"{one_line(display_location(location))}{how}"
         if error is not None:
             pass_state.waiting = f"{what} interrupted after {_took(seconds)}"
             return
@@ -133,6 +146,8 @@ class StepLines:
         ending = pass_state.ending or _ending(pass_state.run, outcome, error)
         if outcome is not None and outcome.wake_at is not None and outcome.wake_at == pass_state.retry_at:
             ending = ""  # the line of the failure has reported it
+        if pass_state.held and ending == _WAITS:
+            ending = ""  # so has that of the held step
         style = self._style.ERROR if pass_state.has_failed else _plain
         if outcome is not None and outcome.state == RunState.COMPLETED:
             style = self._style.SUCCESS
@@ -211,14 +226,20 @@ def _retries(event: Event) -> bool:
     return bool(event.details["will_retry"])
 
 
-def _failure(pass_state: _Pass, event: Event) -> str:
-    """Return `charge failed after 12 ms, attempt 1: ConnectionError: 503; tries again at 14:00:05`."""
+def _what_follows(event: Event) -> str:
+    return f"tries again at {_at(event.details['retry_at'])}" if _retries(event) else "is not tried again"
+
+
+def _failure(pass_state: _Pass, event: Event, then: str) -> str:
+    """Return `charge failed after 12 ms, attempt 1: ConnectionError: 503; tries again at 14:00:05`.
+
+    A step that is held need not have had an attempt: nobody knows whether it was done, after a restore.
+    """
     details: Mapping[str, Any] = event.details
     what = one_line(display_location(details["location"]))
     handler = "the rollback handler of " if event.name == "rollback_failed" else ""
     seconds = pass_state.seconds.pop(details["location"], None)
     after = f" after {_took(seconds)}" if seconds is not None else ""
-    then = f"tries again at {_at(details['retry_at'])}" if details["will_retry"] else "is not tried again"
     error = one_line(str(details["error"]))
     return f"{handler}{what} failed{after}, attempt {details['attempt']}: {error}; {then}"
 
@@ -256,7 +277,13 @@ def _ending(run: RunRecord, outcome: PassOutcome | None, error: BaseException | 
     if outcome.state != RunState.SLEEPING:
         return str(outcome.state)
     if outcome.waiting_for is not None:
-        names = [one_line(each) for each in sorted(outcome.waiting_for)]
-        queue = "any message" if not names or ANY_QUEUE in names else f"a message in {either(names)}"
-        return f"waits for {queue}{f' until {until}' if until else ''}"
-    return f"sleeps until {until}" if until else "waits"
+        names = sorted(outcome.waiting_for)
+        links = [one_line(display_queue(each)) for each in names if is_of_link(each)]
+        queues = [one_line(each) for each in names if not is_of_link(each)]
+        awaited = [f"the answer of {either(links)}"] if links else []
+        if not names or ANY_QUEUE in names:
+            awaited.append("any message")
+        elif queues:
+            awaited.append(f"a message in {either(queues)}")
+        return f"waits for {either(awaited)}{f' until {until}' if until else ''}"
+    return f"sleeps until {until}" if until else _WAITS

@@ -22,6 +22,7 @@ from django.conf import settings
 from django.utils.autoreload import StatReloader
 
 from durable.cli import guard
+from durable.worker.embedded import VARIABLE
 
 logger = logging.getLogger("durable.worker")
 
@@ -93,7 +94,12 @@ class WebServer:
     def __enter__(self) -> Self:
         # A separate session: Ctrl+C in a terminal reaches the command that started the server, and that command ends
         # both.
-        self._server = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._server = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, VARIABLE: "0"},  # the command has a worker
+        )
         try:
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", str(GUARD), str(self._server.pid)],

@@ -42,6 +42,12 @@ def _configure_export(parser: ArgumentParser) -> None:
         action="store_true",
         help="write what a replay needs, in lines, for `replay-check --from`, `import` and tests: values as they are stored",
     )
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="instead of ids and conditions: the history of one run of each workflow, state and way through the code, redacted "
+        "unless --decrypt is given; --workflow chooses workflows",
+    )
     values = parser.add_mutually_exclusive_group()
     values.add_argument(
         "--redact",
@@ -57,12 +63,26 @@ def _exported(options: Namespace) -> Iterable[str]:
         wanted = criteria_of({each.name: getattr(options, each.name) for each in RUN_FILTERS})
     except ValueError as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
+    if options.sample:
+        return _sample(options)
     if wanted.is_empty != bool(options.ids):
         raise CommandError("give the ids of runs, or conditions, and not both", returncode=Exit.USAGE)
     return given_ids(options.ids) if options.ids else selected_ids(Filtered(wanted))
 
 
+def _sample(options: Namespace) -> Iterable[str]:
+    """Return the ids of one run of each way through the code."""
+    from durable.replay_check.reading import one_of_each_path  # not for every other subcommand
+
+    others = [each.name for each in RUN_FILTERS if each.name != "workflow" and getattr(options, each.name)]
+    if options.ids or others:
+        raise CommandError("--sample chooses the runs: give --workflow beside it, or nothing", returncode=Exit.USAGE)
+    return one_of_each_path(options.workflow or [])
+
+
 def _export(options: Namespace, output: Output) -> int:
+    if options.sample:
+        options.history, options.redact = True, not options.decrypt
     if options.history:
         if options.no_payloads:
             raise CommandError("a history without values cannot be replayed: use --redact", returncode=Exit.USAGE)
@@ -170,6 +190,7 @@ def _imported(history: StoredHistory, options: Namespace) -> Imported:
         digest=digest_of(history),
         tags=history.tags,
         tags_at_start=history.tags_at_start,
+        subjects=history.subjects,
         is_trial=options.dry_run,
     )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,12 +28,13 @@ from durable.cli.subcommand import (
     number_up_to,
 )
 from durable.inspection.family import FamilyCounts, count_children
-from durable.inspection.humanize import byte_size, moment, relative, span, thousands
+from durable.inspection.humanize import byte_size, moment, relative, shortened, span, thousands
 from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.reading import from_replica, reading
 from durable.inspection.undone import state_word
 from durable.inspection.wording import display_place, told_of_source
 from durable.listings.causes import CAUSES
+from durable.listings.history import VALUES
 from durable.listings.listing import MOST_LISTED, Listing, Page
 from durable.listings.runs import CHILDREN, RUNS
 from durable.listings.shapes import Seen, data_of
@@ -185,6 +187,13 @@ def counted(counts: FamilyCounts) -> str:
     return f"{counts.total}: {states}"
 
 
+def _what(run: Any, seen: Any) -> str:
+    """Return what the run does, and what it says itself."""
+    status = seen.statuses.get(run.id)
+    headline: str = seen.explanation(run).headline
+    return headline if status is None else f"{headline}: {status.words}"
+
+
 def _search(parser: ArgumentParser) -> None:
     what = "an id, the beginning of one, or a part of an error's text"
     parser.add_argument("search", nargs="?", default="", help=what)
@@ -192,6 +201,14 @@ def _search(parser: ArgumentParser) -> None:
 
 def _parent(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the parent's id")
+
+
+def _run_given(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+
+
+def _in_one_line(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _of_parent(options: Namespace) -> dict[str, Any]:
@@ -215,7 +232,7 @@ _RUNS: Final = ListCommand(
         "WORKFLOW": "workflow",
         "STATE": lambda run, _seen: Cell(state_word(run), run.state),
         "STARTED": lambda run, seen: relative(run.created_at, seen.now),
-        "WHAT": lambda run, seen: seen.explanation(run).headline,
+        "WHAT": lambda run, seen: _what(run, seen),
     },
     key="id",
     noun="runs",
@@ -236,12 +253,29 @@ _CHILDREN: Final = ListCommand(
         "STATE": lambda child, _seen: Cell(state_word(child.run), child.run.state),
         "LOCATION": "location",
         "STARTED": lambda child, seen: relative(child.run.created_at, seen.now),
-        "WHAT": lambda child, seen: seen.explanation(child.run).headline,
+        "WHAT": lambda child, seen: _what(child.run, seen),
     },
     key="run.id",
     noun="children",
     is_whole=True,
     payloads=False,
+)
+
+_VALUES: Final = ListCommand(
+    name="values",
+    help="List what a run has published with `ctx.publish`, the newest value of each name.",
+    listing=VALUES,
+    configure=_run_given,
+    asks=_of_parent,
+    table={
+        "NAME": "name",
+        "VALUE": lambda each, _seen: (
+            "(too large for a list)" if each.is_left_out else shortened(_in_one_line(each.value))
+        ),
+        "PUBLISHED": lambda each, seen: relative(each.at, seen.now),
+    },
+    key="name",
+    empty="It has published nothing.",
 )
 
 # -- queues and workers
@@ -407,13 +441,13 @@ def _noted(output: Output, page: Page, now: datetime) -> int:
 
 _CAUSES: Final = ListCommand(
     name="causes",
-    help="List the causes of failed runs, the newest first.",
+    help="List the causes of failed and held runs, the newest first.",
     listing=CAUSES,
     configure=lambda parser: parser.add_argument("--muted", action="store_true", help="muted causes too"),
     asks=lambda options: {"muted": None if options.muted else False},
     table={
         "CAUSE": "fingerprint",
-        "RUNS": "count",
+        "RUNS": lambda cause, _seen: cause.numbers if cause.held else cause.count,
         "PLACE": lambda cause, _seen: display_place(cause.place) or "the workflow's own code",
         "ERROR": lambda cause, _seen: f"{cause.error_type}: {cause.pattern}" if cause.pattern else cause.error_type,
         "WORKFLOWS": lambda cause, _seen: ", ".join(cause.workflows),
@@ -421,7 +455,7 @@ _CAUSES: Final = ListCommand(
         "LAST": lambda cause, seen: cause.last_at and relative(cause.last_at, seen.now),
     },
     key="fingerprint",
-    empty="No run is failed.",
+    empty="No run is failed or held.",
     beside=_noted,
 )
 
@@ -449,5 +483,6 @@ NOTE = Subcommand(
 
 #: By name.
 LISTS: Final = {
-    each.name: each.subcommand for each in (_RUNS, _CHILDREN, _QUEUES, _WORKERS, _RUNNING, _LIMITS, _RATES, _CAUSES)
+    each.name: each.subcommand
+    for each in (_RUNS, _CHILDREN, _VALUES, _QUEUES, _WORKERS, _RUNNING, _LIMITS, _RATES, _CAUSES)
 }

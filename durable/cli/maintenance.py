@@ -1,4 +1,6 @@
-"""`durable doctor` checks what runs need, and lists what needs an operator; `prune` deletes old runs."""
+"""`durable doctor` checks what runs need, and lists what needs an operator; `prune` deletes old runs, `forget` those
+about one thing; `partition` makes the tables anew in parts.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,15 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.core.checks import ERROR, run_checks
 from django.core.management.base import CommandError
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from durable.checks.database import NETWORK_ADVICE, missing_network_options, unsuitable
+from durable import marks
+from durable.checks.database import MARK_ADVICE, NETWORK_ADVICE, missing_mark, missing_network_options, unsuitable
 from durable.cli.output import Cell, Exit, Output
 from durable.cli.subcommand import (
     Subcommand,
@@ -21,32 +24,38 @@ from durable.cli.subcommand import (
     add_acting,
     add_confirming,
     add_format,
+    add_tags,
     confirm,
     duration,
     need_terminal,
 )
-from durable.conf import conf
+from durable.conf import MOST_PARTITIONS, conf, may_be_partitions
 from durable.execution.connections import DATABASE_TROUBLE
 from durable.inspection.counting import Count
 from durable.inspection.database import (
     CLOCK_TOLERANCE,
     clock_difference,
     how_to_migrate,
+    how_to_partition,
     how_to_set_isolation,
     missing_migrations,
     wrong_isolation,
+    wrong_partitions,
     wrong_routines,
 )
 from durable.inspection.findings import collect_findings
 from durable.inspection.humanize import plural, relative, span
 from durable.inspection.limits import unused_limits, unused_rates
 from durable.inspection.reading import reading
+from durable.inspection.run_facts import checked_tags
 from durable.inspection.schedules import count_ticks, gone_schedules
 from durable.inspection.workers import Workers, worker_overview
-from durable.notifier import registry
-from durable.operations.prune import preview_pruning, prune
+from durable.notifier import channel, registry
+from durable.operations.prune import Forgotten, forget, preview_pruning, prune
 from durable.operations.schedules.sync import differences
 from durable.retention import STATES, Policy, Pruned, RetentionError
+from durable.store.partitions.copying import abandon, partition
+from durable.store.partitions.layout import PartitionError
 
 # -- doctor
 
@@ -118,6 +127,7 @@ def _diagnoses() -> Iterator[Diagnosis]:
         yield _workers(workers)
     if workers.uses_redis and not workers.problem:
         yield _sweep()
+    yield _mark()
     yield from _schedules()
     yield from _limits()
     yield from _attention(workers)
@@ -183,6 +193,8 @@ def _server() -> Iterator[Diagnosis]:
     if wrong := wrong_routines():
         advice = f"Run: {how_to_migrate()}. It creates them again, even if no migration has to be applied."
         yield Diagnosis(kind="routines", verdict=PROBLEM, found="; ".join(wrong), advice=advice)
+    if different := wrong_partitions():
+        yield Diagnosis(kind="partitions", verdict=PROBLEM, found=different, advice=how_to_partition())
     if why := unsuitable():
         yield Diagnosis(kind="unsuitable", verdict=PROBLEM, found=why)
     if missing := missing_network_options():
@@ -211,7 +223,7 @@ def _redis(workers: Workers) -> Diagnosis:
         )
         return Diagnosis(kind="redis", verdict=PROBLEM, found=workers.problem, advice=advice)
     if not workers.uses_redis:
-        found = f'not used (DURABLE["REDIS"] is False): workers poll the database every {span(conf.POLL_INTERVAL)}'
+        found = f'not used (DURABLE["REDIS"] is False): {channel.in_words()}'
         return Diagnosis(kind="redis", verdict=OK, found=found)
     return Diagnosis(kind="redis", verdict=OK, found="it answers")
 
@@ -241,6 +253,24 @@ def _sweep() -> Diagnosis:
     if last.is_overdue(now):
         return Diagnosis(kind="sweep", verdict=PROBLEM, found=seen, advice=advice)
     return Diagnosis(kind="sweep", verdict=OK, found=seen)
+
+
+def _mark() -> Diagnosis:
+    """Return whether a mark of the database is kept, and whether the database is behind it."""
+    if problem := missing_mark():
+        return Diagnosis(kind="mark", verdict=NOTE, found=problem, advice=MARK_ADVICE)
+    found = marks.look()
+    if found.problem:
+        said = f"it cannot be read from {marks.place_of_mark()}: {found.problem}"
+        return Diagnosis(kind="mark", verdict=PROBLEM, found=said, advice=MARK_ADVICE)
+    if found.is_behind:
+        advice = "`durable restored` lists the runs that do things again, and lets workers go on."
+        return Diagnosis(kind="mark", verdict=PROBLEM, found=found.in_words(), advice=advice)
+    if found.mark is None:
+        advice = "The sweep of a durable_worker writes it. If it was there before, it was deleted: Redis was flushed."
+        return Diagnosis(kind="mark", verdict=NOTE, found=f"there is none in {marks.place_of_mark()}", advice=advice)
+    said = f"kept in {marks.place_of_mark()}, written {relative(found.mark.at, timezone.now())}"
+    return Diagnosis(kind="mark", verdict=OK, found=said)
 
 
 def _attention(workers: Workers) -> Iterator[Diagnosis]:
@@ -347,4 +377,122 @@ PRUNE = Subcommand(
     help="Delete runs that ended long ago with their histories and messages, and old rows of the audit log.",
     configure=_configure_prune,
     run=_prune,
+)
+
+
+# -- forget
+
+_NAMED: Final = 20  # runs
+#: What durable cannot look through, and what is not durable's.
+_ELSEWHERE: Final = (
+    "ids of the runs in orders of bulks, saved views, answers kept for idempotency keys (a day), and logs",
+    "what steps have emitted within the last hour (streams), which Redis drops by itself",
+    "files of `durable export`, backups and replicas of the database, and what traces and error trackers were sent",
+    "what the workflows have written or sent themselves, and runs that name it in their input without being about it",
+)
+
+
+def _configure_forget(parser: ArgumentParser) -> None:
+    parser.add_argument("--about", default="", metavar="MODEL:KEY", help="runs about this: shop.order:42")
+    add_tags(parser, "runs with this tag; with all of them if it is given again")
+    add_acting(parser)
+    add_confirming(parser)
+    add_format(parser, "table", "json")
+
+
+def _forget(options: Namespace, output: Output) -> int:
+    if not (options.about or options.tag):
+        raise CommandError("say which runs: --about shop.order:42, or --tag name=value", returncode=Exit.USAGE)
+    wanted = {"about": options.about, "tags": checked_tags(options.tag)}
+    with acting(options):
+        found = _forgotten(**wanted, is_trial=True)
+        if not options.dry_run:
+            if not options.yes:
+                need_terminal("forgetting deletes for good: look at it with --dry-run, then say --yes")
+                confirm(output, f"Delete {plural(len(found.ended), 'ended run')} for good?")
+            found = _forgotten(**wanted)
+    _print_forgotten(output, found, is_trial=options.dry_run)
+    return Exit.REFUSED if (found.open or found.kept) and not options.dry_run else Exit.OK
+
+
+def _forgotten(**wanted: Any) -> Forgotten:
+    try:
+        return forget(**wanted)
+    except ValueError as error:
+        raise CommandError(str(error), returncode=Exit.USAGE) from error
+
+
+def _print_forgotten(output: Output, found: Forgotten, *, is_trial: bool) -> None:
+    if output.format == "json":
+        names = ("open", "kept", "rows", *(["ended"] if is_trial else []))
+        output.json(
+            {name: getattr(found, name) for name in names} | {"deleted": asdict(found.pruned), "elsewhere": _ELSEWHERE}
+        )
+        return
+    if is_trial:
+        output.line(f"{plural(len(found.ended), 'ended run')} would be deleted")
+        _print_ids(output, found.ended)
+    else:
+        _print_pruned(output, found.pruned, "are gone", is_capped=False)
+    for ids, what in (
+        (found.open, "open, and not deleted: end it first"),
+        (found.kept, "kept, for something refers to it or uses it"),
+    ):
+        if ids:
+            output.line(f"{plural(len(ids), 'run')} {what}")
+            _print_ids(output, ids)
+    if is_trial or any(found.rows.values()):
+        output.line("What stays:")
+        for name, number in found.rows.items():
+            if number:
+                output.line(f"  {number:,} {name}")
+    if is_trial:
+        for each in _ELSEWHERE:
+            output.line(f"  {each}")
+
+
+def _print_ids(output: Output, ids: Sequence[str]) -> None:
+    for run_id in ids[:_NAMED]:
+        output.line(f"  {run_id}")
+    if len(ids) > _NAMED:
+        output.line(f"  and {len(ids) - _NAMED:,} more")
+
+
+FORGET = Subcommand(
+    name="forget",
+    help="Delete the ended runs about one thing, or with a tag, and their children; open ones are named.",
+    configure=_configure_forget,
+    run=_forget,
+)
+
+
+# -- partition
+
+
+def _configure_partition(parser: ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--into", type=int, metavar="N", help=f"how many partitions: 2 to {MOST_PARTITIONS}, or 0 for whole tables"
+    )
+    what.add_argument("--abandon", action="store_true", help="drop what a copy has made that is not in place yet")
+
+
+def _partition(options: Namespace, output: Output) -> int:
+    if options.into is not None and not may_be_partitions(options.into):
+        raise CommandError(f"--into takes 0, or 2 to {MOST_PARTITIONS}", returncode=Exit.USAGE)
+    try:
+        if options.abandon:
+            abandon(conf.DATABASE, output.say)
+        else:
+            partition(conf.DATABASE, options.into, output.say)
+    except PartitionError as error:
+        raise CommandError(str(error), returncode=Exit.REFUSED) from error
+    return Exit.OK
+
+
+PARTITION = Subcommand(
+    name="partition",
+    help="Put the tables of runs and entries into partitions while workers go on; go on with it after an interruption.",
+    configure=_configure_partition,
+    run=_partition,
 )

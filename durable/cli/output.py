@@ -32,7 +32,7 @@ class Exit(IntEnum):
     PIPE = 141  # the reader has closed the output
 
 
-Format = Literal["table", "json", "ids", "text", "sarif"]
+Format = Literal["table", "json", "ids", "text", "sarif", "markdown"]
 FORMATS: Final[tuple[Format, ...]] = ("table", "json", "ids")
 
 SENTENCE: Final = 30  # the fewest columns for a sentence beside its row; with fewer, it is printed below the row
@@ -43,6 +43,8 @@ _STYLES: Final = {
     "done": "green",
     "failed": "red",
     "exhausted": "red",
+    "held": "red",
+    "unknown": "yellow",
     "problem": "bold red",
     "refused": "red",
     "running": "cyan",

@@ -6,6 +6,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -28,45 +29,71 @@ _ENDED: Final = 1_000  # ended runs to check by default
 _EVERY: Final = 2.0  # seconds between two lines of progress
 
 
+@dataclass(slots=True)
+class _Part:
+    """Runs that are checked in one way: with `with_decision`, compared with what the code would decide."""
+
+    with_decision: bool
+    has_open: bool
+    ended: int  # at most so many ended runs of the database
+    report: Report = field(default_factory=Report)
+
+
+def _parts(options: Namespace) -> list[_Part]:
+    """Return what is checked. The text of a comment says both what would stop and what would be decided otherwise."""
+    ended = _ENDED if options.ended is None else options.ended
+    if options.diff and options.output == "markdown":
+        still_open = _Part(with_decision=False, has_open=True, ended=0)
+        return [still_open, _Part(with_decision=True, has_open=False, ended=ended)]
+    is_all = not options.open and options.ended is None
+    has_open = options.open or (is_all and not options.diff)
+    return [_Part(with_decision=options.diff, has_open=has_open, ended=ended if is_all or options.ended else 0)]
+
+
 def check(options: Namespace, output: Output) -> int:
     """Check the runs that the options name, and return the exit status."""
-    report = Report()
+    parts = _parts(options)
     if options.files and (options.open or options.ended is not None):
         raise CommandError("--from checks all runs of the files: leave out --open and --ended", returncode=Exit.USAGE)
     try:
-        if options.files:
-            facts = Facts.of_project()
-            options.workflow = with_other_names(options.workflow, facts.renames)
-            _check_all(options, output, None, partial(check_recorded, facts=facts), _of_files(options), report)
-        else:
-            facts = Facts.of_database()
-            _check_names(options.workflow, facts.renames)
-            options.workflow = with_other_names(options.workflow, facts.renames)
-            total, run_ids = _chosen(options, output)
-            _check_all(options, output, total, partial(check_stored, facts=facts), run_ids, report)
+        _check_parts(options, output, parts)
     except HistoryFileError as error:
-        _tell(options, output, report)
+        _tell(options, output, parts)
         output.complain(error)
         return Exit.USAGE
     except KeyboardInterrupt:
-        _tell(options, output, report)
+        _tell(options, output, parts)
         raise
     except Error as error:
-        _tell(options, output, report)
+        _tell(options, output, parts)
         output.complain(f"could not check: {type(error).__name__}: {error}")
         return Exit.USAGE
     except BrokenProcessPool:
-        _tell(options, output, report)
+        _tell(options, output, parts)
         output.complain(
             "could not check: one of the processes could not begin, or was killed: by the system for its memory, or by the code "
             "of a workflow. What it has printed is above; with --jobs 1 there is one process, which prints more"
         )
         return Exit.USAGE
-    report.is_complete = True
-    _tell(options, output, report)
-    if report.findings or report.decisions:
+    _tell(options, output, parts)
+    reports = [each.report for each in parts]
+    if any(each.findings or each.decisions for each in reports):
         return Exit.REFUSED
-    return Exit.USAGE if report.unchecked else Exit.OK
+    return Exit.USAGE if any(each.unchecked for each in reports) else Exit.OK
+
+
+def _check_parts(options: Namespace, output: Output, parts: Sequence[_Part]) -> None:
+    facts = Facts.of_project() if options.files else Facts.of_database()
+    if not options.files:
+        _check_names(options.workflow, facts.renames)
+    options.workflow = with_other_names(options.workflow, facts.renames)
+    for each in parts:
+        if options.files:
+            _check_all(options, output, each, None, partial(check_recorded, facts=facts), _of_files(options, each))
+        else:
+            total, run_ids = _chosen(options, output, each)
+            _check_all(options, output, each, total, partial(check_stored, facts=facts), run_ids)
+        each.report.is_complete = True
 
 
 def _check_names(names: list[str], renames: Sequence[Rename | Alias]) -> None:
@@ -78,12 +105,10 @@ def _check_names(names: list[str], renames: Sequence[Rename | Alias]) -> None:
         )
 
 
-def _chosen(options: Namespace, output: Output) -> tuple[int, Iterator[str]]:
+def _chosen(options: Namespace, output: Output, part: _Part) -> tuple[int, Iterator[str]]:
     """Return how many runs to check, and their ids."""
-    is_all = not options.open and options.ended is None
-    number = _ENDED if is_all else options.ended or 0
-    count, opened = open_runs(options.workflow) if options.open or (is_all and not options.diff) else (0, iter(()))
-    most, sample = sampled_runs(options.workflow, number)
+    count, opened = open_runs(options.workflow) if part.has_open else (0, iter(()))
+    most, sample = sampled_runs(options.workflow, part.ended)
     if len(sample) < most:
         output.say(
             f"{len(sample):,} of {plural(most, 'ended run')} are checked, with one of each sequence of operations"
@@ -96,23 +121,24 @@ def _chosen(options: Namespace, output: Output) -> tuple[int, Iterator[str]]:
     return count + len(sample), both()
 
 
-def _of_files(options: Namespace) -> Iterator[RecordedRun]:
-    """Yield the runs in the files; with --diff only ended ones, because only their outcome is known."""
+def _of_files(options: Namespace, part: _Part) -> Iterator[RecordedRun]:
+    """Yield the runs in the files. Only of ended ones is the outcome known, with which the code is compared."""
     for each in read_files(options.files):
-        if options.workflow and each.run.workflow not in options.workflow:
-            continue
-        if not options.diff or each.run.state in ENDED:
+        is_ended = each.run.state in ENDED
+        is_wanted = is_ended if part.with_decision else part.ended or not is_ended
+        if is_wanted and (not options.workflow or each.run.workflow in options.workflow):
             yield each.recorded
 
 
 def _check_all(
-    options: Namespace, output: Output, total: int | None, checking: Check, runs: Iterator[Any], report: Report
+    options: Namespace, output: Output, part: _Part, total: int | None, checking: Check, runs: Iterator[Any]
 ) -> None:
     """Check the runs. `total` is their number, None if that is not known."""
+    report = part.report
     verdicts: Iterator[Verdict | None] = (
-        checking(runs, with_decision=options.diff)
+        checking(runs, with_decision=part.with_decision)
         if options.jobs == 1
-        else in_processes(checking, runs, options.jobs, with_decision=options.diff)
+        else in_processes(checking, runs, options.jobs, with_decision=part.with_decision)
     )
     told = time.monotonic()
     for verdict in verdicts:
@@ -123,7 +149,13 @@ def _check_all(
             output.say(f"{of} checked, {len(report.findings):,} would diverge")
 
 
-def _tell(options: Namespace, output: Output, report: Report) -> None:
+def _tell(options: Namespace, output: Output, parts: Sequence[_Part]) -> None:
+    report, *others = (each.report for each in parts)
+    if output.format == "markdown":
+        from durable.replay_check.markdown import comment
+
+        output.stdout.write(comment(report, *others))
+        return
     if output.format == "json":
         output.json(report.as_data())
         return

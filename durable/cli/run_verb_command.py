@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from durable import runtime
 from durable.cli.output import Exit, Output
 from durable.cli.subcommand import (
     JSON_HELP,
@@ -40,38 +39,47 @@ from durable.cli.subcommand import (
 )
 from durable.conf import conf
 from durable.core.errors import BulkCountError
+from durable.core.records import RunState
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
 from durable.inspection.explanation import explain
-from durable.inspection.family import VERB_NOTES, FailedChildren, verb_note
+from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import plural
 from durable.inspection.reading import reading
 from durable.inspection.selection import Filtered
 from durable.inspection.undone import Undone, undone_steps
+from durable.inspection.verb_notes import NOTED, verb_note
 from durable.inspection.wording import command
 from durable.listings.operators import bulk_data
-from durable.listings.runs import CAUSE_FILTERS, criteria_of
+from durable.listings.runs import CAUSE_FILTERS, HELD_FILTER, criteria_of
 from durable.listings.shapes import Seen
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import REFUSALS, acting_as, bulk_id, outcome_of
-from durable.operations.eligibility import BulkStarts, StartsCounter
+from durable.operations.eligibility import BulkStarts, Narrowed, StartsCounter, place_of, states_of
+from durable.operations.options import Option
 from durable.operations.replay import replay_failed
 from durable.operations.start import restart
-from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
+from durable.operations.verbs import BULK_ACTIONS, PLACE, RUN_VERBS, STEP, RunVerb
 from durable.runtime import current
 
 PAGE = 100  # runs whose states are read in one query
 _PLANNED = 200  # runs with children whose replays are planned in advance
 _SHOWN = 20  # runs of a group
 _MOST = 10_000  # ids of runs that failed again
+_SELECTING: Final = ("cause", "place", "held", "children_of")  # options in place of ids
+_STUCK: Final = (*CAUSE_FILTERS, HELD_FILTER)  # what selects runs for verbs on held ones too
 
 
 def _configure(verb: RunVerb, parser: ArgumentParser) -> None:
-    add_ids(parser, may_be_none=verb.action in _OPTIONS)
+    if STEP in verb.options:
+        _add_step(parser)
+    else:
+        add_ids(parser, may_be_none=verb.action in _OPTIONS)
     if verb.action in _OPTIONS:
         _OPTIONS[verb.action](parser)
     for each in verb.options:
-        add_option(parser, each, is_named=True)
+        if each is not STEP:
+            add_option(parser, each, is_named=True)
     add_acting(parser)
     add_revision(parser)
     parser.add_argument(
@@ -83,8 +91,29 @@ def _configure(verb: RunVerb, parser: ArgumentParser) -> None:
     add_format(parser)
 
 
+def _add_step(parser: ArgumentParser) -> None:
+    """Add a run and a step of it, in place of several runs."""
+    parser.add_argument(
+        "ids",
+        nargs="?",
+        type=lambda text: [text],
+        default=[],
+        metavar="ID",
+        help="a run id; - reads several from standard input, one a line",
+    )
+    parser.add_argument("location", nargs="?", default="", metavar="LOCATION", help=STEP.shell_help)
+
+
 def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
-    ids = _chosen(options)
+    ids = _chosen(verb, options)
+    if verb.check is not None:
+        try:
+            verb.check(**_said(verb.options, options))
+        except ValueError:
+            one = " | ".join(_flag(each) for each in verb.options if each is not STEP)
+            raise CommandError(f"give one of {one}", returncode=Exit.USAGE) from None
+    if STEP in verb.options and bool(options.ids) != bool(options.location):
+        raise CommandError("give the LOCATION of a step with the ID of its run", returncode=Exit.USAGE)
     is_bulk = verb.action in BULK_ACTIONS and _is_slow(options)
     if options.revision is not None and (len(options.ids) != 1 or "-" in options.ids or is_bulk):
         raise CommandError("--revision is that of one run: give its id alone", returncode=Exit.USAGE)
@@ -92,7 +121,7 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
         return _preview(verb, ids, output)
     if options.expect is not None:
         ids = list(ids)
-        possible = sum(_is_possible(verb, state) for _, state in _states(ids))
+        possible = sum(_is_possible(verb, state) for _, state in _states(verb, ids))
         if possible != options.expect:
             output.complain(BulkCountError(verb.command, options.expect, f"{possible:,}"))
             output.say("Nothing was done.")
@@ -142,12 +171,25 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
     return Exit.REFUSED if refused else Exit.OK
 
 
-def _chosen(options: Namespace) -> Iterable[str]:
-    """Return the ids given, or those of the failed runs of a cause."""
+def _said(among: Iterable[Option], options: Namespace) -> dict[str, Any]:
+    """Return the options that say something."""
+    return {each.name: value for each in among if each.is_said(value := getattr(options, each.name))}
+
+
+def _flag(option: Option) -> str:
+    return f"--{option.name.replace('_', '-')}{f' {option.metavar}' if option.metavar else ''}"
+
+
+def _chosen(verb: RunVerb, options: Namespace) -> Iterable[str]:
+    """Return the ids given, or those of the runs of a cause or with a held step."""
     selection = _filtered(options)
     if (selection is None) == (not options.ids):
-        which = ", or --children-of, and only one of them" if hasattr(options, "children_of") else ", and not both"
-        raise CommandError(f"give the ids of runs, or --cause or --place{which}", returncode=Exit.USAGE)
+        names = [f"--{each.replace('_', '-')}" for each in _SELECTING if hasattr(options, each)]
+        which = f"{', '.join(names[:-1])} or {names[-1]}"
+        raise CommandError(f"give the ids of runs, or {which}, and only one of them", returncode=Exit.USAGE)
+    if isinstance(selection, Narrowed):  # an open run with a held step is not started again beside itself
+        is_bulk = verb.action in BULK_ACTIONS
+        selection = selection.narrowed(bulk.allowed_states(verb.action) if is_bulk else {RunState.FAILED.value})
     if selection is not None:
         return selected_ids(selection)
     found = given_ids(options.ids)
@@ -162,7 +204,7 @@ def _selection(options: Namespace, ids: Iterable[str]) -> bulk.Selection | list[
 
 def _filtered(options: Namespace) -> bulk.Selection | None:
     """Return the runs that the options select; None without such options."""
-    wanted = criteria_of({each.name: getattr(options, each.name, None) for each in CAUSE_FILTERS})
+    wanted = criteria_of({each.name: getattr(options, each.name, None) for each in _STUCK})
     parent, group = getattr(options, "children_of", ""), getattr(options, "group", None)
     if bool(parent) + (not wanted.is_empty) > 1 or (group is not None and not parent):
         problem = "--children-of goes with neither --cause nor --place, and --group goes with it"
@@ -196,8 +238,9 @@ def _children(number: int) -> str:
 def _starts(ids: Iterable[str]) -> BulkStarts:
     """Count the children that are started again if the failed ones of these runs are replayed."""
     counter, number = StartsCounter(_PLANNED), 0
-    for page in _pages(ids):
-        failed = [run_id for run_id, state in page if _is_possible(RUN_VERBS["replay"], state)]
+    replaying = RUN_VERBS["replay"]
+    for page in _pages(replaying, ids):
+        failed = [run_id for run_id, state in page if _is_possible(replaying, state)]
         number += len(failed)
         counter.add(failed)
     return counter.counted(number)
@@ -207,7 +250,7 @@ def _note(verb: RunVerb, run_id: str, *, is_streamed: bool = False) -> str:
     """Say what the verb does to the children of the run; call it before the verb."""
     if verb.action == "replay":  # of a list of runs it was said before
         return _starts([run_id]).note if is_streamed else ""
-    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first() if verb.action in VERB_NOTES else None
+    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first() if verb.action in NOTED else None
     return "" if run is None else verb_note(run, verb.action)
 
 
@@ -215,7 +258,7 @@ def _preview(verb: RunVerb, ids: Iterable[str], output: Output) -> int:
     """Print for which runs the verb is allowed in their current state."""
     count = 0
     counter = StartsCounter(_PLANNED)
-    for page in _pages(ids):
+    for page in _pages(verb, ids):
         possible = [run_id for run_id, state in page if _is_possible(verb, state)]
         count += len(possible)
         starts = counter.add(possible) if verb.action == "replay" else {}
@@ -253,20 +296,21 @@ def _undone_data(undone: Undone | None) -> dict[str, Any]:
     return {} if undone is None else {"undone": list(undone.locations), "done_again_from": undone.start}
 
 
-def _states(ids: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    return chain.from_iterable(_pages(ids))
+def _states(verb: RunVerb, ids: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    return chain.from_iterable(_pages(verb, ids))
 
 
-def _pages(ids: Iterable[str]) -> Iterator[list[tuple[str, str | None]]]:
+def _pages(verb: RunVerb, ids: Iterable[str]) -> Iterator[list[tuple[str, str | None]]]:
     """Yield the runs with their states, page by page; the state is None if the run does not exist."""
     iterator = iter(ids)
+    allowed = bulk.allowed_states(verb.action) if verb.action in BULK_ACTIONS else ()
     while page := list(islice(iterator, PAGE)):
-        states = runtime.current().store.states(page)
+        states = states_of(page, allowed)
         yield [(run_id, states.get(run_id)) for run_id in page]
 
 
 def _recover_options(parser: ArgumentParser) -> None:
-    add_filters(parser, *CAUSE_FILTERS)
+    add_filters(parser, *_STUCK)
     parser.add_argument(
         "--children-of",
         default="",
@@ -292,6 +336,7 @@ _OPTIONS: Final[Mapping[str, Callable[[ArgumentParser], None]]] = {
     "recover": _recover_options,
     "restart": _restart_options,
     "replay": lambda parser: add_filters(parser, *CAUSE_FILTERS),
+    "settle": lambda parser: add_filters(parser, *_STUCK),
 }
 
 
@@ -301,8 +346,18 @@ def _performed(verb: RunVerb, run_id: str, options: Namespace) -> str | None:
         return restart(run_id, changes=dict(options.set)).id
     if verb.action == "replay":
         return bulk.replay_as_part(run_id) if bulk_id() else replay_failed(run_id).id
-    verb.call(run_id, **{each.name: getattr(options, each.name) for each in verb.options})
+    if verb.call_of_many is not None and not options.location:
+        verb.call_of_many(run_id, **_of_many(verb, options))
+    else:
+        verb.call(run_id, **_said(verb.options, options))
     return None
+
+
+def _of_many(verb: RunVerb, options: Namespace) -> dict[str, Any]:
+    """Return the options of the verb as part of a bulk."""
+    chosen = _filtered(options)
+    place = "" if chosen is None else place_of(chosen)
+    return {**({PLACE.name: place} if place and PLACE in verb.of_many else {}), **_said(verb.options, options)}
 
 
 def _subcommand(verb: RunVerb) -> Subcommand:
@@ -340,9 +395,7 @@ def _is_slow(options: Namespace) -> bool:
 def _start_bulk(verb: str, selection: Any, options: Namespace, output: Output) -> int:
     """Start the bulk in the background, and print its id."""
     within: timedelta | None = options.within
-    given: dict[str, Any] = {
-        each: value for each in bulk.BULK_OPTIONS.get(verb, ()) if (value := getattr(options, each))
-    }
+    given = bulk.options_of(verb, vars(options))
     with refusable():
         canary = None if options.canary is None else bulk.Canary.of(options.canary, options.stop_after, within)
     with acting(options):

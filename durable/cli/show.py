@@ -23,11 +23,12 @@ from durable.inspection.comparison import Comparison, Difference, Side, compare_
 from durable.inspection.explain_states import Explanation, awaited_queues
 from durable.inspection.explanation import explain_fully
 from durable.inspection.family import count_children, list_parents
-from durable.inspection.humanize import plural, span, until
+from durable.inspection.humanize import moment, plural, span, until
 from durable.inspection.limits import refusal_of
 from durable.inspection.payloads import payload, pretty, redacted_error, redacted_traceback
 from durable.inspection.reading import reading
 from durable.inspection.run_facts import (
+    about_of,
     key_note,
     key_of,
     limits_of,
@@ -38,6 +39,7 @@ from durable.inspection.run_facts import (
     work_words,
 )
 from durable.inspection.schedules import tick_data, tick_of
+from durable.inspection.shown import status_of
 from durable.inspection.tree import TreeNode, TreePage, history_tree
 from durable.inspection.undone import state_word
 from durable.inspection.wording import command, display_location
@@ -69,11 +71,18 @@ def _show(options: Namespace, output: Output) -> int:
     with reading():
         run, now = found_run(options.id), timezone.now()
         running = activities_of_runs([run], now)[run.id]
-        page = history_tree(run, start=options.start, only_failed=options.failed, at_end=True, running=running)
+        page = history_tree(
+            run,
+            start=options.start,
+            only_failed=options.failed,
+            at_end=True,
+            running=running,
+            with_payloads=options.payloads,
+        )
         if output.format == "json":
             output.json(_shown_data(run, page, now, with_payloads=options.payloads))
         else:
-            _print_run(output, run, now)
+            _print_run(output, run, now, with_payloads=options.payloads)
             _print_marks(output, run, now)
             if options.payloads:
                 _print_payloads(output, run)
@@ -92,6 +101,7 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
     data["history"] = [
         {
             "location": node.location,
+            "summary": node.summary,
             "kind": node.kind,
             "status": node.status,
             "attempts": _attempts(node),
@@ -106,10 +116,10 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
     return data
 
 
-def _print_run(output: Output, run: Run, now: datetime) -> None:
-    explanation = explain_fully(run, now)
+def _print_run(output: Output, run: Run, now: datetime, *, with_payloads: bool) -> None:
+    explanation = explain_fully(run, now, with_payloads=with_payloads)
     limits, key, ranking = limits_of(run), key_of(run), rank_of(run)
-    tick, parents = tick_of(run.id), list_parents(run)
+    tick, parents, status = tick_of(run.id), list_parents(run), status_of(run)
     output.facts(
         {
             "run": run.id,
@@ -117,10 +127,13 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
             "state": state_word(run),
             "what": explanation.headline,
             "more": explanation.detail,
+            "status": status and status.words,
+            "expected": status and status.expected(now),
             "queue": run.queue,
             "started": until(run.created_at, now),
             "ended": run.finished_at and until(run.finished_at, now),
             "took": run.finished_at and span((run.finished_at - run.created_at).total_seconds()),
+            "in doubt since": limits and not run.finished_at and limits.in_doubt and moment(limits.in_doubt, now),
             "deadline": limits and limits.deadline and until(limits.deadline, now),
             "work limit": limits and work_words(limits),
             "key": key and f"{key.key}: {key_note(key, now)}",
@@ -129,6 +142,7 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
             "tags": ", ".join(
                 f"{each.name}={'(hashed)' if each.is_hashed else each.value}" for each in tags_of([run])[run.id]
             ),
+            "about": ", ".join(each.word for each in about_of([run])[run.id]),
             "parent": " > ".join(each.id for each in parents) or run.parent_id,
             "children": counted(count_children(run.id)),
             "schedule": tick and f"{tick.schedule.name}, {until(tick.moment, now)}",
@@ -201,7 +215,7 @@ def _note(workflow: str, node: TreeNode) -> str:
     about = node.entry.metadata if node.entry is not None else None
     errors = (about.error, about.rollback_error) if about is not None else ()
     texts = [redacted_error(workflow, error)[:200] for error in errors]
-    return "; ".join(filter(None, ["won" if node.is_winner else "", *_marks(node), *texts]))
+    return "; ".join(filter(None, [node.summary, "won" if node.is_winner else "", *_marks(node), *texts]))
 
 
 def _marks(node: TreeNode) -> list[str]:
@@ -241,7 +255,7 @@ def _why(options: Namespace, output: Output) -> int:
     for run_id in given_ids(options.ids):
         with reading():
             run = Run.objects.using(conf.DATABASE).with_side_rows().filter(pk=run_id).first()
-            explanation = None if run is None else explain_fully(run, timezone.now())
+            explanation = None if run is None else explain_fully(run, timezone.now(), with_payloads=True)
         if run is None or explanation is None:
             refusal = refusal_of(run_id)
             output.complain(f'there is no run "{run_id}"' + (f": {refusal}" if refusal else ""))
@@ -280,7 +294,12 @@ def _remedies(run: Run, explanation: Explanation) -> list[str]:
         "replay": [explanation.location or "LOCATION"],
         "move": ["--queue", "QUEUE"],
     }
-    return [command(verb.replace("_", "-"), run.id, *more.get(verb, [])) for verb in explanation.remedies]
+    ways = {"settle": [[explanation.location, *way] for way in (["--done", "JSON"], ["--not-done"], ["--fail"])]}
+    return [
+        command(verb.replace("_", "-"), run.id, *way)
+        for verb in explanation.remedies
+        for way in ways.get(verb, [more.get(verb, [])])
+    ]
 
 
 WHY = Subcommand(name="why", help="Explain why runs do not go on, and what to do.", configure=_configure_why, run=_why)

@@ -29,7 +29,7 @@ from durable.listings.listing import MOST_LISTED, Filter
 from durable.models import Run
 from durable.operations.audit import REFUSALS, Actor, acting_as
 from durable.operations.bulk import Selection
-from durable.operations.options import Deadline, Decimal, Flag, Length, Number, OneOf, Option, Until
+from durable.operations.options import Deadline, Decimal, Flag, Json, Length, Number, OneOf, Option, Until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +187,8 @@ def add_option(parser: ArgumentParser, option: Option, *, is_named: bool = False
     is_argument = option.is_required and not is_named
     names = [option.name] if is_argument else [f"--{option.name.replace('_', '-')}"]
     said: dict[str, Any] = {"help": option.shell_help, **_HOW.get(type(option), {})}
+    if isinstance(option, Json):
+        said |= {"help": f"{option.shell_help}. {JSON_HELP}", "type": json_value}
     if not is_argument:
         said |= {"required": True} if option.is_required else {"default": option.default}
     if isinstance(option, Flag):

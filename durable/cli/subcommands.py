@@ -6,24 +6,28 @@ from durable.cli import verb_command
 from durable.cli.code_checks import LINT, REPLAY_CHECK
 from durable.cli.export import EXPORT, IMPORT
 from durable.cli.list_command import LISTS, NOTE
-from durable.cli.maintenance import DOCTOR, PRUNE
+from durable.cli.maintenance import DOCTOR, FORGET, PARTITION, PRUNE
 from durable.cli.messages import ASK, DELETE_MESSAGE, MOVE_MESSAGE, RESULT, SEND, START
 from durable.cli.replay import REPLAY
+from durable.cli.restored import RESTORED_COMMAND
 from durable.cli.run_verb_command import BULK, VERBS
 from durable.cli.schedules import CREATE, SCHEDULES
 from durable.cli.show import COMPARE, SHOW, WHY
+from durable.cli.skills import SKILLS_COMMAND
 from durable.cli.subcommand import Subcommand
-from durable.cli.watching import LOGS, STACK
+from durable.cli.watching import LOGS, STACK, STREAM
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    *(LISTS["list"], LISTS["children"], LISTS["causes"], LISTS["running"], STACK, SHOW, WHY, LOGS, RESULT),
+    *(LISTS["list"], LISTS["children"], LISTS["causes"], LISTS["running"], STACK, STREAM, SHOW, WHY, LOGS, RESULT),
+    LISTS["values"],
     *(START, SEND, ASK, DELETE_MESSAGE, MOVE_MESSAGE),
     *VERBS,
     NOTE,
     BULK,
     COMPARE,
-    *(REPLAY, REPLAY_CHECK, EXPORT, IMPORT, PRUNE, DOCTOR, LINT, LISTS["workers"], LISTS["queues"]),
+    *(REPLAY, REPLAY_CHECK, EXPORT, IMPORT, PRUNE, FORGET, PARTITION, RESTORED_COMMAND, DOCTOR, LINT, SKILLS_COMMAND),
+    *(LISTS["workers"], LISTS["queues"]),
     *verb_command.subcommands(QUEUE, WORKFLOW),
     LISTS["limits"],
     *verb_command.subcommands(LIMIT),

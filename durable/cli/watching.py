@@ -1,4 +1,6 @@
-"""Watching a run: `durable show --follow` prints its changes, `logs` its log, `stack` the stacks of its steps."""
+"""Watching a run: `durable show --follow` prints its changes, `logs` its log, `stack` the stacks of its steps, `stream`
+what a step emits.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,16 @@ from durable.conf import conf
 from durable.core.records import ENDED, RunState
 from durable.inspection.activities import RunningStack, activities_of, read_stack
 from durable.inspection.explanation import explain
+from durable.inspection.payloads import of_stream, pretty
 from durable.inspection.progress import progress_of
 from durable.inspection.reading import reading
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
+from durable.inspection.shown import ShownStatus, status_data, status_of
 from durable.inspection.wording import display_location
 from durable.listings.history import LogLine
 from durable.listings.shapes import Seen, data_of
 from durable.models import Entry, Run
+from durable.streams import reading as streams
 
 Skeleton = dict[str, tuple[str, int]]  # location: status, attempts
 
@@ -47,19 +52,24 @@ def follow(run: Run, output: Output, interval: float) -> int:
     """Print a line for each change since `run` was read, until the run has ended; return the exit status for its
     end.
     """
-    seen, revision, shown = _entries(run), "", _in_words(run, timezone.now())
+    seen, shown, said = _entries(run), _in_words(run, timezone.now()), status_of(run)
+    revision: object = None
     while run.state not in ENDED:
         time.sleep(interval)
         now = timezone.now()
         with reading():
             run = found_run(run.id)
-            newest = progress_of(run).revision
+            told = status_of(run)
+            newest = (progress_of(run).revision, told)
             if newest == revision:
                 continue
             revision, entries = newest, _entries(run)
         for location, (status, attempts) in _changes(seen, entries):
             _print_entry(output, now, location, status, attempts)
         seen = entries
+        if told is not None and told != said:
+            said = told
+            _print_status(output, now, run, told)
         if (current := _in_words(run, now)) != shown:
             shown = current
             _print_state(output, now, run, current)
@@ -87,6 +97,14 @@ def _print_entry(output: Output, now: datetime, location: str, status: str, atte
         return
     again = f", attempt {attempts}" if attempts > 1 else ""
     output.line(f"{timezone.localtime(now):%H:%M:%S}  {display_location(location)}: {status}{again}")
+    output.stdout.flush()
+
+
+def _print_status(output: Output, now: datetime, run: Run, status: ShownStatus) -> None:
+    if output.format == "json":
+        output.json({"at": now.isoformat(), "run": run.id, "status": status_data(run)})
+        return
+    output.line(f"{timezone.localtime(now):%H:%M:%S}  {status.words}")
     output.stdout.flush()
 
 
@@ -150,6 +168,50 @@ LOGS = Subcommand(
     help="Print what a run has logged, where durable.logs.RunLogHandler keeps it.",
     configure=_configure_logs,
     run=_logs,
+)
+
+
+# -- what a step emits
+
+
+def _configure_stream(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("location", metavar="LOCATION")
+    parser.add_argument(
+        "--after", default="", metavar="ID", help="behind the chunk with this id (as --output json prints it)"
+    )
+    parser.add_argument("--timeout", type=duration, metavar="DURATION", help="how long to wait for the next chunk")
+    add_format(parser, "text", "json")
+    parser.set_defaults(output="text")
+
+
+def _stream(options: Namespace, output: Output) -> int:
+    with reading():
+        run = found_run(options.id)
+    try:
+        for chunk in streams.read(run.id, options.location, options.after, options.timeout):
+            shown = of_stream(run.workflow, options.location, chunk.event, chunk.value)
+            if output.format == "json":
+                output.json({"event": chunk.event, "value": shown, "attempt": chunk.attempt, "id": chunk.id})
+            elif chunk.event == "restart":
+                output.say(f"Attempt {chunk.attempt} begins; what came before is void.")
+            elif chunk.event == "failed":
+                output.complain(str(shown))
+            elif chunk.event == "chunk":
+                output.text(shown if isinstance(shown, str) else pretty(shown))
+            else:
+                output.say("The step has ended.")
+            output.stdout.flush()
+            if chunk.event == "failed":
+                return Exit.REFUSED
+    except TimeoutError as error:
+        output.complain(str(error))
+        return Exit.TIMEOUT
+    return Exit.OK
+
+
+STREAM = Subcommand(
+    name="stream", help="Print what a running step emits, as it comes.", configure=_configure_stream, run=_stream
 )
 
 

@@ -24,6 +24,8 @@ from durable.core.errors import (
 from durable.core.journal import Node
 from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
+from durable.core.once import settle
+from durable.core.outcomes import is_unsettled
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Failure, RaceResult, origins_of, with_failure
 from durable.core.scope import Branch, Scope
@@ -78,6 +80,7 @@ def race_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
         if not fork.has_winner():
             yield from fork.run(is_decided=fork.has_winner)
         fork.raise_what_ends_the_pass()
+        yield from fork.settle_losers()
         fork.cancel_losers()
         scope.journal.finish(fork.entry)
         yield SAVE
@@ -176,6 +179,8 @@ class _Fork:
         branch = self.running[name] = Branch(self.scope.branch)
         try:
             scope = Scope(self.journal, self._place(name), self.scope, branch)
+            if self.scope.doubt is not None:
+                scope.doubt = self.scope.doubt.of_branch(self.entry, name)
             self._set(name, status=_RUNNING)
             value = yield from run_body(scope, body)
             what = f'the output of branch "{name}" of "{self.node.location}"'
@@ -276,18 +281,31 @@ class _Fork:
         if self.scope.branch is not None and self.scope.branch.is_cancelled():
             raise BranchCancelled
 
+    def _losers(self) -> list[str]:
+        """Return the branches that have lost; [] if the race is not decided."""
+        return [name for name in self.statuses if name != self.entry.data["winner"]] if self.has_winner() else []
+
+    def settle_losers(self) -> Operation:
+        """Ask about the losers' attempts of which nobody knows whether they were done, as far as that can be asked."""
+        for name in self._losers():
+            for node in list(self._place(name).walk()):
+                entry = node.entry
+                if entry is None or entry.status in (EntryStatus.HELD, EntryStatus.EXHAUSTED):
+                    continue
+                if is_unsettled(entry):
+                    lost = ErrorInfo(
+                        "BranchCancelled", f'branch "{name}" lost its race during attempt {entry.attempts}'
+                    )
+                    yield from settle(self.journal, entry, lost, holds=False)
+
     def cancel_losers(self) -> None:
-        """Delete the losers' entries, except completed steps with a rollback handler, and cancel their children.
+        """Delete the losers' entries, except completed steps with a rollback handler and attempts of which nobody knows
+        whether they were done, and cancel their children.
 
         Messages that no code acted on return to the inbox.
         """
-        if not self.has_winner():
-            return
-        winner = self.entry.data["winner"]
-        for name, status in list(self.statuses.items()):
-            if name == winner:
-                continue
-            if status["status"] in (_PENDING, _RUNNING):
+        for name in self._losers():
+            if self.statuses[name]["status"] in (_PENDING, _RUNNING):
                 self._set(name, status=_CANCELLED)
                 for wait in _idle_receipts(self._place(name)):
                     if not self._has_answered(wait):
@@ -322,6 +340,8 @@ class _Fork:
 
     def observe(self) -> None:
         """Note that the code has seen the end of the fork."""
+        if self.scope.doubt is not None:
+            self.scope.doubt.end_with_fork(self.journal, self.entry)
         self.scope.determinism.observe(self.entry)
         self.scope.receipts.learn(self.entry.location)
 

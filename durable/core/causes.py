@@ -46,7 +46,18 @@ def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime, build
     """
     if patch.get("state") != RunState.FAILED:
         return None
-    place, error = _root(run, patch, find)
+    return _failure(run, *_root(run, patch, find), now, build)
+
+
+def held_failure(run: RunRecord, entry: EntryRecord, now: datetime, build: str = "") -> FailureRecord:
+    """Return the record of a step that waits for a person, because of its entry's error."""
+    error = entry.error or ErrorInfo("Exception", "unknown")
+    return _failure(run, place_of(entry.location), error, now, build, is_held=True)
+
+
+def _failure(
+    run: RunRecord, place: str, error: ErrorInfo, now: datetime, build: str, *, is_held: bool = False
+) -> FailureRecord:
     cause = Cause(
         place=numberless(place)[:MAX_PLACE], error_type=safe(error.type)[:MAX_TYPE], pattern=pattern_of(error.message)
     )
@@ -59,6 +70,7 @@ def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime, build
         failed_at=now,
         run_created_at=run.created_at,
         build=build,
+        is_held=is_held,
     )
 
 

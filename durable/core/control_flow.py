@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from durable.core.location import LINK_QUEUES
+
 
 class ControlFlow(BaseException):
     """The base class of the control flow that ends a pass or a branch without ending the run."""
@@ -18,7 +20,8 @@ class ControlFlow(BaseException):
 class Park(ControlFlow):
     """Nothing more can be done now: wait for `deadline`, for a message, or for either.
 
-    `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` describes the wait
+    `names` is None (no message wanted), empty (a message of any queue) or the queues' names; with "" among them, any
+    queue and those of these links. `doing` describes the wait
     for the run's summary (`durable.core.summary.Doing`). `children` and `groups` are the ids of children and groups of
     children whose ends the run waits for. `slots` are the locations of operations that wait for a slot of a limit.
     """
@@ -52,7 +55,11 @@ class Park(ControlFlow):
 def _merged_names(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
     if one is None or other is None:
         return other if one is None else one
-    return one | other if one and other else frozenset()
+    if one and other and "" not in one | other:
+        return one | other
+    # any queue, and beside it those of links, which are none of "any"
+    links = frozenset(each for each in one | other if each.startswith(LINK_QUEUES))
+    return links | {""} if links else frozenset()
 
 
 class Evicted(ControlFlow):
@@ -75,6 +82,13 @@ class CommitsLost(LeaseLost):
     """The database has lost earlier commits of this pass (`durable.core.witnesses`). Nothing was written.
 
     As after a lost lease, the pass writes nothing more. The run is still this worker's, which releases it.
+    """
+
+
+class EndUnknown(ControlFlow):
+    """The workflow calls a function in the commit of an end, and this process does not know the workflow.
+
+    Nothing was written: another process has to end the run.
     """
 
 

@@ -48,17 +48,24 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.errors import CriticalError
 from durable.core.records import EntryRecord, RunPatch, RunRecord, Uncommitted
-from durable.core.saves import idempotency_key
+from durable.core.saves import checked_status, idempotency_key
 
 if TYPE_CHECKING:
     from durable.core.saves import StepProgress
     from durable.core.scope import Scope
+
+
+_NOTHING_TO_SAVE: Final = {
+    "rollback": "it is a rollback handler, which has no next attempt to save for",
+    "verify": "it is a step's verify, which only asks",
+}
 
 
 @dataclass(slots=True)  # not frozen, as Call
@@ -76,6 +83,11 @@ class StepInfo:
     heartbeat: float = field(default=0.0, repr=False)
     _begin_progress: Callable[[], StepProgress] | None = field(default=None, repr=False)
     _progress: StepProgress | None = field(default=None, repr=False)
+    _show: Callable[..., None] | None = field(default=None, repr=False)
+    _on_chunk: Callable[[str, int, int, Any], None] | None = field(default=None, repr=False)
+    #: The numbers of the chunks, None before the first.
+    _numbers: Iterator[int] | None = field(default=None, repr=False)
+    _key: str = field(default="", repr=False)  # that of the attempt that is asked about, of another run after a replay
 
     def is_evicted(self) -> bool:
         """Return True if the attempt should end: the worker stops, or an operator has asked to end or pause the run."""
@@ -94,21 +106,53 @@ class StepInfo:
         CriticalError in an atomic step and in a rollback handler.
         """
         if self._begin_progress is None:
-            why = (
-                "it is a rollback handler, which has no next attempt to save for"
-                if self._purpose == "rollback"
-                else "it is atomic: what an attempt has done is rolled back if it fails, so that the next one begins anew; "
-                "leave atomic=True out and write rows in transactions of your own, or save nothing"
+            why = _NOTHING_TO_SAVE.get(
+                self._purpose,
+                "it is atomic: what an attempt has done is rolled back if it fails, so that the next one begins anew; "
+                "leave atomic=True out and write rows in transactions of your own, or save nothing",
             )
             raise CriticalError(f'save() cannot be used in "{self.location}": {why}')
-        self.progress().save(details)
+        self.saves().save(details)
+
+    def emit(self, chunk: Any) -> None:
+        """Show `chunk`, a part of what the step makes, to those who read its stream now (`handle.stream`).
+
+        `chunk` is any value that can be recorded, at most 64 KiB as text. It also counts as a heartbeat. Chunks are not
+        kept: the truth is the step's result, and a chunk that cannot be sent is lost. The call does not wait. Threads
+        may emit, each of its chunks in order. Raises PayloadError, and CriticalError in a rollback handler and in a
+        `verify`.
+        """
+        if self._on_chunk is None:
+            raise CriticalError(f'emit() cannot be used in "{self.location}": {_NOTHING_TO_SAVE[self._purpose]}')
+        if self._numbers is None:
+            self._numbers = count(1)
+        self._on_chunk(self.location, self.attempt, next(self._numbers), chunk)
+        if self.heartbeat > 0 and self._begin_progress is not None:
+            self.saves().sign()
+
+    @property
+    def has_emitted(self) -> bool:
+        """Whether the attempt has a stream, for the engine."""
+        return self._numbers is not None
 
     @property
     def saved(self) -> Any:
         """The details that the previous attempt saved last; None if there are none, or for the first attempt."""
-        return None if self._begin_progress is None else self.progress().before()
+        return None if self._begin_progress is None else self.saves().before()
 
-    def progress(self) -> StepProgress:
+    def progress(self, *, done: float | None = None, of: float | None = None, text: str | None = None) -> None:
+        """Show how far the step is, as the status of its run: `progress(done=300, of=1000, text="page 300")`.
+
+        Replaces the run's status, as `ctx.status` does. Without `text`, the text stays. A worker writes it within a
+        second, or with the step's commit, and makes no commit for it. It also counts as a heartbeat. May be called from
+        any thread that the function was given this object in. Raises TypeError and ValueError, as `ctx.status` does.
+        """
+        if self._show is not None:
+            self._show(checked_status(text, done, of), in_step=True)
+        if self.heartbeat and self._begin_progress is not None:
+            self.saves().sign()
+
+    def saves(self) -> StepProgress:
         """Return the saves of this attempt, for the engine."""
         if self._progress is None:
             assert self._begin_progress is not None, "a step that cannot save has no progress"
@@ -129,8 +173,11 @@ class StepInfo:
     def idempotency_key(self) -> str:
         """A key for external systems, the same for all attempts of the step.
 
-        It differs for each step and run and, after a compensation, for each recovery.
+        It differs for each step and run and, after a compensation, for each recovery. In a step's `verify` it is the
+        step's own.
         """
+        if self._purpose == "verify":
+            return self._key or idempotency_key(self._run, self.location)
         return idempotency_key(self._run, self.location, self._purpose)
 
 
@@ -162,7 +209,7 @@ class Call:
 
     With `record`, the call, `record(value)` and a save are one transaction. If other branches run beside it
     (`is_concurrent`), that save writes the step's record only. `timeout` is in seconds, 0 for none. `entry` is the
-    step's; None for a rollback handler.
+    step's; None for a rollback handler and for `verify`.
     """
 
     function: Callable[..., Any]
@@ -174,7 +221,7 @@ class Call:
     is_rollback: bool = False
     is_concurrent: bool = False
     entry: EntryRecord | None = None
-    #: `Journal.uncommitted` of the pass; None for a rollback handler.
+    #: `Journal.uncommitted` of the pass; None without an `entry`.
     uncommitted: Callable[[EntryRecord, Collection[str]], Uncommitted | None] | None = None
 
 

@@ -98,12 +98,23 @@ _NEEDED: Final[Mapping[str, Mapping[str, _Shape]]] = {
     EntryKind.VERSION_CHECK: {"resolved": _is_whole},
     EntryKind.CHILD: {"action": _is_text, "workflow": _is_text},
     EntryKind.MAP: {"size": _is_whole},
+    EntryKind.LINK: {
+        "id": _is_text,
+        "queue": _is_text,
+        "verify": _or_none(_is_text),
+        "expires_at": _or_none(_is_moment),
+    },
+    EntryKind.PUBLISH: {"as": _is_text},
 }
 #: The shapes of data that entries of several kinds may have.
 _OPTIONAL: Final[Mapping[str, _Shape]] = {
     "rollback": _OBJECT,
     "failure": _with({}, {"kind": _is_text, "first": _listed(_is_failed_child)}),
     "given": _with({}, {"at": _is_moment}),
+    "held": _with({"reason": _is_text, "since": _is_moment, "failure": _OBJECT}),
+    "once": _with(
+        {"key": _is_text}, {"verify": _is_text, "retries": _is_whole, "timeout": _is_number, "asked": _is_whole}
+    ),
     "reason": _or_none(_is_text),
     "uncounted": _is_whole,
     "ended": _by_name(_is_whole),
@@ -119,13 +130,15 @@ _OPTIONAL: Final[Mapping[str, _Shape]] = {
     "ids": _OBJECT,
     "created": _is_whole,
     "generation": _is_whole,
+    "expires_at": _or_none(_is_moment),
+    "link": _is_text,
 }
 
 
 #: All checked shapes. `durable.core.tags` checks those of tags.
 _KNOWN: Final[Mapping[str, Mapping[str, _Shape]]] = {
     **{kind: {**_OPTIONAL, **needed} for kind, needed in _NEEDED.items()},
-    EntryKind.STEP: {**_OPTIONAL, "rollback": _with({}, {**_POLICY, **_PROGRESS})},
+    EntryKind.STEP: {**_OPTIONAL, "rollback": _with({}, {**_POLICY, **_PROGRESS}), "summary": _is_text},
     EntryKind.TAG: {name: shape for name, shape in _OPTIONAL.items() if name != "tags"},
 }
 #: Replaces data of another shape, or missing data.
@@ -139,6 +152,8 @@ _STAND_IN: Final[Mapping[str, Mapping[str, Any]]] = {
     EntryKind.VERSION_CHECK: {"resolved": 0},
     EntryKind.CHILD: {"action": "", "workflow": ""},
     EntryKind.MAP: {"size": 0},
+    EntryKind.LINK: {"id": "", "queue": "", "verify": None, "expires_at": None},
+    EntryKind.PUBLISH: {"as": "json"},
 }
 
 

@@ -1,59 +1,4 @@
-"""The errors of durable, and `ErrorInfo`: an error as data.
-
-A project catches a middle class, or one of its children::
-
-    DurableError
-    ├── WorkflowError                 an operation failed: the run fails and is compensated, unless the code handles it
-    │   ├── CriticalError
-    │   │   └── DeadlockError         a wait that could never end
-    │   ├── RollbackError
-    │   ├── StepExhaustedError
-    │   ├── StepTimeoutError
-    │   │   └── HeartbeatTimeoutError
-    │   ├── AttemptAbandonedError
-    │   ├── RetryLater                raised in a step: the next attempt then; in `durable.core.retry_later`
-    │   ├── JoinError
-    │   ├── RaceError
-    │   ├── MessageTimeoutError
-    │   ├── MessageBodyError          a received message is not of its type
-    │   ├── ChildFailedError
-    │   ├── ChildCancelledError
-    │   ├── MapError
-    │   └── ChildTimeoutError
-    ├── ContractError                 code broke a rule of durable: the run stops, and nothing is compensated
-    │   ├── HistoryDivergedError
-    │   ├── EntryInProgressError
-    │   ├── RollbackCheckpointError
-    │   ├── OpenTransactionError
-    │   ├── OutsideStepError
-    │   ├── InputChangedError
-    │   ├── PayloadError
-    │   └── MessageNotCompletedError
-    ├── OperationError                a verb was refused: nothing was changed
-    │   ├── RunNotFoundError
-    │   ├── EntryNotFoundError
-    │   ├── RunConflictError
-    │   │   └── KeyConflictError
-    │   ├── MessageConflictError
-    │   ├── MessageNotAcceptedError   the workflow declares its messages, and this is none of them
-    │   ├── InvalidTransitionError
-    │   │   └── StaleRunError
-    │   ├── ReplayRefusedError
-    │   ├── StalePlanError
-    │   ├── UndiscoveredWorkflowError
-    │   ├── UnknownLimitError
-    │   ├── RateUnitsError            (a mistake of the code, as UnknownLimitError)
-    │   ├── StartRefusedError
-    │   ├── StaleLimitError
-    │   ├── BulkCountError
-    │   ├── BulkNotStoppedError
-    │   ├── BulkOrderError
-    │   └── OperationDeniedError      also a PermissionDenied of Django; in `durable.operations.audit`
-    ├── MessageRefusedError           the run has refused the message of `ask`
-    ├── RunFailedError                the run whose result was requested has failed
-    ├── RunCancelledError             ... or was cancelled
-    ├── RunCrashedError               recorded on a run that killed its workers
-    └── RunDeadlineError              recorded on a run that was not done in time
+"""The errors of durable, and `ErrorInfo`: an error as data. `durable.errors` draws the tree.
 
 This module formats messages; it decides nothing. What ends a pass without ending the run is in
 `durable.core.control_flow`.
@@ -61,10 +6,11 @@ This module formats messages; it decides nothing. What ends a pass without endin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from durable.core.words import Sentence, gettext_noop, kind_of, message_of, traceback_of
 
@@ -72,68 +18,20 @@ if TYPE_CHECKING:
     from durable.core.body_types import Fault
     from durable.core.divergences import Divergence
 
-__all__ = [
-    "STOPPED",
-    "AttemptAbandonedError",
-    "BulkCountError",
-    "BulkNotStoppedError",
-    "BulkOrderError",
-    "ChildCancelledError",
-    "ChildFailedError",
-    "ChildTimeoutError",
-    "ContractError",
-    "CriticalError",
-    "DeadlockError",
-    "DurableError",
-    "EntryInProgressError",
-    "EntryNotFoundError",
-    "ErrorInfo",
-    "HeartbeatTimeoutError",
-    "HistoryDivergedError",
-    "InputChangedError",
-    "InvalidTransitionError",
-    "JoinError",
-    "KeyConflictError",
-    "MapError",
-    "MessageBodyError",
-    "MessageConflictError",
-    "MessageNotAcceptedError",
-    "MessageNotCompletedError",
-    "MessageNotPendingError",
-    "MessageRefusedError",
-    "MessageTimeoutError",
-    "OpenTransactionError",
-    "OperationError",
-    "OutsideStepError",
-    "PayloadError",
-    "RaceError",
-    "RateUnitsError",
-    "ReplayRefusedError",
-    "RollbackCheckpointError",
-    "RollbackError",
-    "RunCancelledError",
-    "RunConflictError",
-    "RunCrashedError",
-    "RunDeadlineError",
-    "RunFailedError",
-    "RunNotFoundError",
-    "ScheduleError",
-    "ScheduleNotFoundError",
-    "StaleLimitError",
-    "StalePlanError",
-    "StaleRunError",
-    "StaleScheduleError",
-    "StartRefusedError",
-    "StepExhaustedError",
-    "StepTimeoutError",
-    "UndiscoveredWorkflowError",
-    "UnknownLimitError",
-    "WorkflowError",
-]
-
-
 #: The text about a run that a mistake in its workflow's code has stopped.
 STOPPED = gettext_noop("a mistake in the code: nothing was undone because of it; fix the code, deploy, then recover")
+
+#: How the token of a link begins, so that it can be found in any text.
+TOKEN_PREFIX: Final = "dlk_"  # noqa: S105  # it is no token
+#: The token of a link: the prefix and 256 bits.
+TOKEN: Final = re.compile(TOKEN_PREFIX + r"[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
+#: Stands for a token where it must not be read.
+CUT_TOKEN: Final = f"{TOKEN_PREFIX}..."
+
+
+def cut_tokens(text: str) -> str:
+    """Return a text without the tokens of links."""
+    return TOKEN.sub(CUT_TOKEN, text) if TOKEN_PREFIX in text else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +66,8 @@ class ErrorInfo:
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorInfo:
-        """Describe `error`. If its text cannot be read, describe that instead."""
-        return cls(kind_of(error), message_of(error), traceback_of(error))
+        """Describe `error`, without the tokens of links. If its text cannot be read, describe that instead."""
+        return cls(kind_of(error), cut_tokens(message_of(error)), cut_tokens(traceback_of(error)))
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> ErrorInfo:
@@ -325,6 +223,21 @@ class MessageBodyError(WorkflowError):
         )
 
 
+class LinkTimeoutError(WorkflowError):
+    """A wait for the answer of a link reached its deadline. `wait` is the name of the wait, `link` that of the link.
+
+    If the link has expired too, its address answers 410 from now on, so that no later answer is lost unseen.
+    """
+
+    def __init__(self, wait: str, link: str) -> None:
+        self.wait = wait
+        self.link = link
+        super().__init__(
+            f'wait "{wait}" got no answer of link "{link}" before its deadline; catch LinkTimeoutError where an answer '
+            "is optional"
+        )
+
+
 class ChildFailedError(WorkflowError):
     """A child has failed. `child_id` is its id, `workflow` the name of its workflow, `error` its `ErrorInfo`."""
 
@@ -408,6 +321,10 @@ class HistoryDivergedError(ContractError):
 
     locations: tuple[str, ...] = ()
     divergence: Divergence | None = None
+
+
+class LinkAddressError(ContractError):
+    """Links have no address here: the project says neither under which host it is reached nor where its URLs are."""
 
 
 class EntryInProgressError(ContractError):
@@ -513,6 +430,10 @@ class HoldError(OperationError):
     """The queue is paused already or not at all, or the workflow is held already or not at all."""
 
 
+class RestoredDatabaseError(OperationError):
+    """The database has not gone back in time, or the decision about it cannot be made now. The message says why."""
+
+
 class ScheduleError(OperationError):
     """A schedule is not in the state that the verb expects, or belongs to the code. The message names the schedule."""
 
@@ -534,10 +455,19 @@ class ScheduleNotFoundError(ScheduleError):
 
 
 class RunNotFoundError(OperationError):
-    """No run has this id, or the run with this id is not one of the requested workflow."""
+    """No run has this id, or the run with this id is not one of the requested workflow.
 
-    def __init__(self, run_id: str, *, wanted: str = "", found: str = "") -> None:
+    `tick` says why the tick of a schedule, whose run would have this id, has started none.
+    """
+
+    def __init__(self, run_id: str, *, wanted: str = "", found: str = "", tick: str = "") -> None:
         self.run_id = run_id
+        if tick:
+            text = gettext_noop(
+                'there is no run "{run}", because its schedule has started none for that moment: {tick}'
+            )
+            super().__init__(Sentence(text, run=run_id[:200], tick=tick))
+            return
         if wanted:
             text = gettext_noop('run "{run}" is a run of "{found}", not of "{wanted}"; check the id')
             super().__init__(Sentence(text, run=run_id[:200], found=found, wanted=wanted))
@@ -698,6 +628,31 @@ _WAYS_OUT: Mapping[str, str] = {
     "paused": "is paused: resume() it first",
     "rolling_back": "is being compensated: wait until it has failed",
 }
+
+
+class EndRefusedError(OperationError):
+    """The function that the workflow calls in the commit of an end (`on_end`) has failed: the run has not ended.
+
+    `function` is its name, `error` what it has raised. Nothing of the commit was written.
+    """
+
+    def __init__(self, run_id: str, workflow: str, function: str, error: Exception) -> None:
+        self.run_id = run_id
+        self.workflow = workflow
+        self.function = function
+        self.error = error
+        text = gettext_noop(
+            'run "{run}" of {workflow} has not ended: {function}, the on_end of its workflow, failed in the commit of the '
+            "end ({error}), and nothing of that commit was written. Fix the function and deploy it. A worker tries its own "
+            "ends again; call a verb again yourself"
+        )
+        # the text of an error of the project's may quote its data, and this one is shown and logged as it is
+        found = str(error) if isinstance(error, DurableError) else type(error).__name__
+        super().__init__(Sentence(text, run=run_id, workflow=workflow, function=function, error=found))
+
+
+class EndFunctionError(DurableError):
+    """The function of `on_end` did what it may not do in the commit of an end; the error says what."""
 
 
 class StaleRunError(InvalidTransitionError):

@@ -15,27 +15,32 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NoReturn, Protocol
 
-from durable.core.causes import failure_by
+from durable.core.causes import failure_by, held_failure
 from durable.core.children.entries import dropped_with, open_group
 from durable.core.clock import bounded
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
 from durable.core.limits.slot_records import LIMIT, SlotChange
+from durable.core.location import value_name
 from durable.core.message_claims import MessageClaims
 from durable.core.message_types import MessageTypes
 from durable.core.names.renames import names_of
 from durable.core.new_runs import key_of
+from durable.core.outcomes import WhenExhausted, is_unsettled
 from durable.core.records import (
     ENDED,
     Batch,
+    Cause,
     Changes,
     ChildrenDropped,
     ChildStart,
     EntryKind,
     EntryRecord,
     EntryStatus,
+    FailureRecord,
     GroupChange,
+    HeldOver,
     MessageReceived,
     MessagesReturned,
     RunPatch,
@@ -58,12 +63,14 @@ MOST_RAISED: Final = 16  # errors of steps that a pass keeps for the log
 class Event:
     """An event to be sent out after its commit: `name` is that of a signal, `details` are the signal's arguments.
 
-    `exception` is for the log: what has ended the run, if it was raised in this pass.
+    `exception` and `cause` are for the log: what has ended the run, if it was raised in this pass, and the cause of the
+    failure that the commit has recorded.
     """
 
     name: str
     details: dict[str, Any]
     exception: Exception | None = None
+    cause: Cause | None = None
 
 
 class Environment(Protocol):
@@ -117,6 +124,15 @@ class Environment(Protocol):
     def messages_of(self, workflow: str) -> MessageTypes | None:
         """Return the messages that a workflow declares; None if it declares none, or this process does not know it."""
 
+    def new_link(self) -> dict[str, str]:
+        """Return the data of a new link of the run: its "id", and what its token is derived from."""
+
+    def know_link(self, data: Mapping[str, Any]) -> str | None:
+        """Return the token of a link with this data, and hide it in what is recorded from now on.
+
+        Return None if it cannot be derived: the data is another run's, or incomplete, or the key is gone.
+        """
+
     def resolve(self, name: str) -> Callable[..., Any]:
         """Return the function or class of a recorded name (`durable.core.names.recorded_names`).
 
@@ -128,6 +144,15 @@ class Environment(Protocol):
 
     def on_save(self, saved: SavedDetails) -> None:
         """Write a step's saved details at once, if no lease manager does."""
+
+    def on_status(self, slot: Any, *, in_step: bool) -> None:
+        """Let the lease manager know of a new status in the slot. If there is none, write that of a step at once."""
+
+    def on_chunk(self, location: str, attempt: int, number: int, chunk: Any) -> None:
+        """Send a chunk that an attempt emits to the readers of its stream. Raises PayloadError."""
+
+    def on_stream_end(self, location: str, attempt: int) -> None:
+        """Tell the readers of a step's stream that its outcome is committed."""
 
     def is_asked(self) -> bool:
         """Return True if an operator is known to have requested a pause or a cancel; does not query the database."""
@@ -183,6 +208,7 @@ class _Pending:
     deleted: dict[str, None] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
     released_slots: list[str] = field(default_factory=list)
+    held: EntryRecord | None = None  # the newest step that these entries hold
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.deleted or self.changes or self.released_slots)
@@ -231,6 +257,8 @@ class Journal:
         self.poison: Exception | None = None
         #: What ends the run, if it was raised in this pass: for the log. Of a step, what its function has raised.
         self.exception: Exception | None = None
+        #: The cause of the newest failure that was taken for a commit.
+        self.cause: Cause | None = None
         self._raised: dict[str, Exception] = {}  # the newest exception, by step
         #: A commit was not answered: the state of the history is unknown, so this pass may not continue.
         self.is_lost = False
@@ -251,13 +279,22 @@ class Journal:
         self._may_have_lost_slots = run.crashes > 0
         #: Steps in the history have had slots. The end of this pass gives up any that are left.
         self._has_limited_steps = False
+        self._held_at: set[str] = set()  # the steps that are held, or were when they were last looked at
+        #: What the workflow says of steps whose attempts are used up.
+        self.when_exhausted: WhenExhausted = "fail"
+        #: By location, how to ask about attempts that this pass has begun: `durable.core.once.Question`.
+        self.questions: dict[str, Any] = {}
         #: The tags of the run as this pass has set them; None before it has asked for them.
         self.tags: dict[str, str] | None = None
+        #: The status that this pass has set (`durable.core.saves.StatusSlot`), None before it sets one.
+        self.status: Any = None
         self._pending = _Pending()
         #: How many times all marked changes have been taken to be committed.
         self.taken = 0
         #: The moment of the schedule's tick that has started the run, as ISO 8601, from the input; None for other runs.
         self.scheduled_for: str | None = None
+        #: The newest published value of each name.
+        self.values: dict[str, EntryRecord] = {}
         #: Entries of a newer release of durable, which this one cannot read.
         self.unreadable: list[EntryRecord] = []
         #: Locations of entries that, because of a rename, belong to one operation.
@@ -273,6 +310,12 @@ class Journal:
             node.entry = entry
             if LIMIT in entry.data:
                 self._has_limited_steps = True
+            if entry.status == EntryStatus.HELD:
+                self._held_at.add(entry.location)
+            if entry.kind == EntryKind.LINK:
+                environment.know_link(entry.data)
+            if entry.kind == EntryKind.PUBLISH:
+                self._note_newest(entry)
             newest = max(newest, entry.ordinal, entry.finished_ordinal or 0)
             if entry.ordinal > last:
                 last, newest_entry = entry.ordinal, entry
@@ -401,7 +444,8 @@ class Journal:
             self.mark(entry, status=EntryStatus.COMPLETED, error=None, next_attempt_at=None, **columns)
 
     def prune(self, parent: Node, segment: str) -> None:
-        """Delete all entries below the child `segment`, except completed steps whose rollback handler has not run.
+        """Delete all entries below the child `segment`, except completed steps whose rollback handler has not run,
+        attempts of which nobody knows whether they were done, and the newest value of each name.
 
         The entry of `parent` keeps which tags they have set.
         """
@@ -412,7 +456,9 @@ class Journal:
         with self.lock:
             for each in list(node.walk()):
                 entry = each.entry
-                if entry is None or entry.is_compensable:
+                if entry is None or entry.is_compensable or is_unsettled(entry):
+                    continue
+                if entry.kind == EntryKind.PUBLISH and self.values.get(value_name(entry.location)) is entry:
                     continue
                 each.entry = None
                 pruned.append(entry)
@@ -424,7 +470,39 @@ class Journal:
             if parent.entry is not None and (data := with_pruned(parent.entry.data, pruned)) is not None:
                 self.mark(parent.entry, data=data)
 
+    def note_value(self, entry: EntryRecord) -> None:
+        """Note a value that was just published. The one that it replaces goes, if all around that one is pruned."""
+        with self.lock:
+            before = self.values.get(value_name(entry.location))
+            self._note_newest(entry)
+            if before is None or not self._is_left_over(before.location):
+                return
+            node = self._find(before.location)
+            if node is not None:
+                node.entry = None
+            self._pending.entries.pop(before.location, None)
+            self._pending.deleted[before.location] = None
+
+    def _note_newest(self, entry: EntryRecord) -> None:
+        name = value_name(entry.location)
+        if name not in self.values or self.values[name].ordinal < entry.ordinal:
+            self.values[name] = entry
+
+    def _is_left_over(self, location: str) -> bool:
+        """Whether the location is in an iteration that its loop has pruned."""
+        segments = location.split("/")
+        for place, segment in enumerate(segments):
+            loop = self.entry_at("/".join(segments[:place])) if segment[:1] == "~" else None
+            if loop is not None and loop.data.get("pruned", 0) > int(segment[1:]):
+                return True
+        return False
+
     # -- other changes of a commit
+
+    def note_held(self, entry: EntryRecord) -> None:
+        """Let the next commit list the run among those that need a person, because of this entry."""
+        self._held_at.add(entry.location)
+        self._pending.held = entry
 
     def add(self, change: Any) -> None:
         """Add a change (`Changes`) to the next commit."""
@@ -549,6 +627,10 @@ class Journal:
                 self._ends_crashes = False
             self.slots_at.difference_update(pending.released_slots)
             now = self.environment.now()
+            failure = None if run is None else failure_by(self.run, run, self.entry_at, now, self.environment.build)
+            if self._held_at and (run is None or run.get("state") not in ENDED):
+                failure = self._failure_of_held(pending, now)
+            self.cause = None if failure is None else failure.cause
             return Batch(
                 run_id=self.run.id,
                 fence=self.run.fence,
@@ -564,8 +646,23 @@ class Journal:
                 worked=None if run is None else self._worked(),
                 slots=self._slots_changed(run, pending.released_slots, awaited_slots),
                 witnesses=self._witnesses.current,
-                failure=None if run is None else failure_by(self.run, run, self.entry_at, now, self.environment.build),
+                failure=failure,
+                status=None if self.status is None or only is not None else self.status.take(self.run.fence),
             )
+
+    def _failure_of_held(self, pending: _Pending, now: datetime) -> FailureRecord | None:
+        """Return the failure to record because of a step that is held, None if none is new.
+
+        If no step is held any more, the commit says so.
+        """
+        if pending.held is not None and pending.held.status == EntryStatus.HELD:
+            pending.changes.pop(HeldOver, None)  # of an earlier commit that did not happen
+            return held_failure(self.run, pending.held, now, self.environment.build)
+        found = map(self.entry_at, self._held_at)
+        self._held_at = {each.location for each in found if each is not None and each.status == EntryStatus.HELD}
+        if not self._held_at:
+            pending.changes[HeldOver] = [HeldOver()]
+        return None
 
     def _worked(self) -> float | None:
         """Return the seconds of work to record at the end of a pass; None for a run without a work limit."""
@@ -630,11 +727,13 @@ class Journal:
         if received := batch.of(MessageReceived):
             self.claims.committed([each.message_id for each in received])
 
-    def restore_batch(self, batch: Batch, without: str) -> None:
+    def restore_batch(self, batch: Batch, without: str | None = None) -> None:
         """Mark the changes of a batch again, except the entry at `without`. The batch's commit certainly did not
         happen.
         """
         with self.lock:
+            if batch.status is not None and self.status is not None:
+                self.status.put_back(batch.status)
             later, self._pending = self._pending, _Pending()
             for taken in batch.entries:
                 node = self._find(taken.location)
@@ -647,6 +746,8 @@ class Journal:
             self._pending.changes = {
                 kind: [*batch.of(kind), *later.changes.get(kind, ())] for kind in {**batch.changes, **later.changes}
             }
+            kept = (each for each in self._pending.entries.values() if each.status == EntryStatus.HELD)
+            self._pending.held = later.held or (None if batch.failure is None else next(kept, None))
             released = batch.slots.released if batch.slots is not None else ()
             self._pending.released_slots = [*released, *later.released_slots]
             self.slots_at.update(released)

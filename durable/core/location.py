@@ -1,8 +1,9 @@
 """Locations: the path of an entry in a workflow, as text such as `ship/~3/label`.
 
 A location consists of the names from the root to the operation, joined by "/". A loop's iteration n is the segment
-`~n`, the n-th send of a scope is `send~n`, its n-th compensation `compensate~n`, its n-th tagging `tag~n`. Names are
-escaped, so that no name can look like a path or one of these segments.
+`~n`, the n-th send of a scope is `send~n`, its n-th compensation `compensate~n`, its n-th tagging `tag~n`, and the n-th
+value that it publishes under a name is `name~vn`. Names are escaped, so that no name can look like a path or one of
+these segments.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from durable.core.records import RunState
 from durable.core.words import ENGLISH, Words, gettext_noop
 
 ANY_QUEUE = "*"
+#: How the queues of links begin. A wait for any queue does not wait for these.
+LINK_QUEUES = "durable.link:"
 ITERATION = gettext_noop("iteration {number}")
 #: In a pattern of locations, any iteration of a loop.
 ITERATION_PATTERN = "~"
@@ -85,7 +88,7 @@ def display_location(location: str, words: Words = ENGLISH) -> str:
 def _displayed(segment: str, words: Words) -> str:
     number = segment.removeprefix("~")
     if segment == number or not number.isdecimal():
-        return unescape(segment)
+        return value_name(segment) if segment.endswith("~v0") else unescape(segment)
     return words.gettext(ITERATION).format(number=words.number(int(number)))
 
 
@@ -135,13 +138,25 @@ def tag_segment(number: int) -> str:
     return f"tag~{number}"
 
 
+def value_segment(name: str, number: int) -> str:
+    """Return the segment of a scope's n-th value under this name, numbered from 0: a name may be used again."""
+    return f"{escape(name)}~v{number}"
+
+
+def value_name(location: str) -> str:
+    """Return the name under which the value at this location was published."""
+    return unescape(location.rpartition("/")[2].partition("~v")[0])
+
+
 def waiting_text(names: frozenset[str] | None, children: Iterable[str] = ()) -> str:
     """Return the `waiting_for` of a run. `names` is None for no message, empty for any, else the queues.
 
-    Names are given escaped, so that "/" can separate them. `children` are the children whose ends the run waits for.
+    Names are given escaped, so that "/" can separate them; with "" among them for any, the others are those of links.
+    `children` are the children whose ends the run waits for.
     """
-    if names is not None and not names:
-        return ANY_QUEUE
+    if names is not None and (not names or "" in names):
+        links = "/".join(sorted(each for each in names if each))
+        return f"{ANY_QUEUE}/{links}/" if links else ANY_QUEUE
     tokens = [*sorted(names or ()), *map(child_token, sorted(children))]
     return f"/{'/'.join(tokens)}/" if tokens else ""
 
@@ -154,10 +169,11 @@ def awaited_queues(state: str, waiting_for: str) -> list[str] | None:
     """
     if not waiting_for or state == RunState.RUNNING:
         return None
-    if waiting_for == ANY_QUEUE:
+    if waiting_for.startswith(ANY_QUEUE):
         return []
     queues = [unescape(each) for each in waiting_for.strip("/").split("/") if not each.startswith(_CHILD)]
-    return queues or None  # a run that waits for children alone waits for no message
+    # a run that waits for children or for links alone waits for no message that code could send
+    return [each for each in queues if not each.startswith(LINK_QUEUES)] or None
 
 
 def child_token(run_id: str) -> str:
@@ -177,5 +193,7 @@ def is_awaited(waiting_for: str, token: str) -> bool:
     """Return True if a run with this `waiting_for` waits for this escaped queue, or this child (`child_token`).
 
     If the run waits for any queue, the end of any child wakes it too: its row does not say which children it waits for.
+    The answer of a link wakes it only if it waits for that link too.
     """
-    return waiting_for == ANY_QUEUE or f"/{token}/" in waiting_for
+    is_any = waiting_for.startswith(ANY_QUEUE) and not token.startswith(LINK_QUEUES)
+    return is_any or f"/{token}/" in waiting_for

@@ -22,13 +22,14 @@ from durable.core.effects import SAVE, Ask, Operation
 from durable.core.errors import (
     ErrorInfo,
     InvalidTransitionError,
+    LinkTimeoutError,
     MessageBodyError,
     MessageNotAcceptedError,
     MessageTimeoutError,
     PayloadError,
     RunNotFoundError,
 )
-from durable.core.location import escape
+from durable.core.location import LINK_QUEUES, escape, unescape
 from durable.core.message_claims import record_of
 from durable.core.places import REFUSED, message_key
 from durable.core.records import (
@@ -36,6 +37,7 @@ from durable.core.records import (
     EntryKind,
     EntryRecord,
     EntryStatus,
+    LinkClosed,
     Message,
     MessageCompleted,
     MessageReceived,
@@ -45,6 +47,7 @@ from durable.core.records import (
 )
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
+from durable.core.summary import answering
 
 E = TypeVar("E", bound=Exception)
 
@@ -78,6 +81,7 @@ class Wait:
 
     `names` is None for the queue that has the name of the wait, and empty for any queue. The earlier of `timeout` and
     `until` counts. `of` is the type of the bodies; None for the type that the workflow declares for each queue, if any.
+    A wait for the answer of a link has the link's location and id; `until` is when the link expires.
     """
 
     name: str
@@ -87,6 +91,8 @@ class Wait:
     until: datetime | None = None
     is_completable: bool = False
     of: Any = None
+    link: str | None = None
+    link_id: str = ""
 
     def __post_init__(self) -> None:
         if self.of is not None:
@@ -137,8 +143,10 @@ def mapped(operation: Operation, function: Callable[[Any], Any]) -> Operation:
 
 
 def receive_one(scope: Scope, wait: Wait) -> Operation:
-    """Return the next message's record. Raises MessageTimeoutError when the deadline has passed."""
+    """Return the next message's record. Raises MessageTimeoutError or LinkTimeoutError when the deadline has passed."""
     entry = yield from _received(scope, wait)
+    if not entry.data["received"] and wait.link is not None:
+        raise LinkTimeoutError(wait.name, unescape(wait.link.rpartition("/")[2]))
     if not entry.data["received"]:
         raise MessageTimeoutError(wait.name, wait.queues(entry))
     return _opened(scope, wait, entry)[0]
@@ -169,7 +177,12 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     if not messages and not is_past:
         if is_new and scope.is_concurrent:
             yield SAVE
-        raise Park(deadline, frozenset(escape(each) for each in queues))
+        doing = [] if wait.link is None else [answering(wait.link)]
+        raise Park(deadline, frozenset(escape(each) for each in queues), doing)
+    if not messages and wait.link is not None and wait.until is not None and wait.until <= scope.environment.now():
+        scope.journal.add(LinkClosed(wait.link_id))
+        yield SAVE
+        messages = yield from _take(scope, wait, queues, None)  # an answer may have come until that commit
     messages, faults = _fitting(scope, wait, messages)
     records = [_record(each) for each in messages]
     if faults:
@@ -195,7 +208,7 @@ def _type_of(scope: Scope, wait: Wait, queue: str) -> Any:
 def _check_declared(scope: Scope, wait: Wait) -> None:
     """Raise ValueError for a queue that the workflow does not declare: no message could be sent to it."""
     declared = scope.environment.messages_of(scope.journal.run.workflow)
-    if declared is None:
+    if declared is None or wait.link is not None:
         return
     for each in wait.queues(None):
         if each not in declared:
@@ -344,6 +357,7 @@ def _begin(scope: Scope, wait: Wait, entry: EntryRecord) -> EntryRecord:
             "count": wait.count,
             "deadline": None if deadline is None else deadline.isoformat(),
             "completable": wait.is_completable,
+            **({} if wait.link is None else {"link": wait.link}),
         },
     )
     return entry
@@ -392,12 +406,19 @@ def _failed(entry: EntryRecord, name: str, error: E) -> E:
     return with_failure(error, Failure("message", name, (entry.location,), ErrorInfo(type(error).__name__, str(error))))
 
 
+def check_queue_of_send(queue: str) -> None:
+    """Raise TypeError or ValueError for what is no queue, and for the queue of a link: only its address answers it."""
+    escape(queue)
+    if queue.startswith(LINK_QUEUES):
+        raise ValueError(f'"{queue[:64]}" is the queue of a link, which is answered by a POST to its address alone')
+
+
 def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
     """Send a message to this run or another, once.
 
     Raises RunNotFoundError, InvalidTransitionError for an ended run, and MessageNotAcceptedError.
     """
-    escape(queue)
+    check_queue_of_send(queue)
     target = to if to is not None else scope.journal.run.id
     node = scope.cursor.match_send()
     entry = node.entry

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 
 from durable.core.duration import Duration, seconds
+from durable.core.errors import cut_tokens
 from durable.core.limits.rates import RateWant, rate_wanted
 from durable.core.limits.slot_records import SlotWant, wanted
 from durable.core.names.recorded_names import resolve_name
+from durable.core.outcomes import WHEN_EXHAUSTED, Found, NotDone, Unknown, WhenExhausted
 from durable.core.signatures import check_call
 
 R = TypeVar("R")
+
+#: The options that only a step with `once=True` has.
+_OF_ONCE: Final = ("verify", "verify_retries", "not_done", "unknown_timeout")
+
+MOST_SUMMARY: Final = 200  # characters
 
 Backoff = Literal["exponential", "linear", "constant"]
 _BACKOFFS = ("exponential", "linear", "constant")
@@ -65,9 +72,16 @@ class CommonStepOptions(TypedDict, total=False):
     heartbeat: Duration | None
     ephemeral: bool
     atomic: bool
+    once: bool
+    verify_retries: int
+    verify: Callable[..., Found[Any] | NotDone | Unknown] | None
+    not_done: type[Exception] | tuple[type[Exception], ...]
+    unknown_timeout: Duration | None
+    when_exhausted: WhenExhausted
     limit: str | None
     rate: str | None
     units: int
+    summary: str
 
 
 class StepOptions(CommonStepOptions, Generic[R], total=False):
@@ -88,11 +102,23 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
       HeartbeatTimeoutError, which the step's policy retries; 0 or None for no limit, the default.
     - `ephemeral`: the result is committed with the next commit of the run; a crash before that repeats the step.
     - `atomic`: what the function writes to durable's database and the step's record are one commit.
+    - `once`: a second call would do harm. Each attempt is committed before the function is called; if it then neither
+      returns nor says that nothing has happened, its outcome is unknown and it is not tried again by itself.
+    - `verify`: a function of the step's arguments that finds out about an unknown outcome: it returns `Found(value)`,
+      `NotDone()` or `Unknown()`. Without it, and if it does not know, a person is asked (`handle.settle`).
+    - `verify_retries`: how often `verify` is called again if it raises, by default 5, with the step's backoff.
+    - `not_done`: classes of errors that say that nothing has happened, besides `NotDone`. The retries go on after them.
+    - `unknown_timeout`: the step fails if nobody has settled an unknown outcome for so long. By default it waits.
+    - `when_exhausted`: "fail", or "hold": the step waits for a person when its attempts are used up, and the run stays
+      open. By default what the workflow says.
     - `limit`: the function runs while the step holds a slot of this limit, "gpu", or "crm/acme" for the key "acme" of
       the limit "crm". While none is free the run is parked, in the limit's line.
     - `rate`: each attempt begins at its own moment in the rate of this limit, "openai", or "openai/acme" for a key. The
       run is parked until then.
     - `units`: how many units of the rate one attempt takes, by default 1.
+    - `summary`: one line for people about this call, such as a customer's name. It is shown beside the step's name, and
+      is no part of what a replay compares. It is stored as plain text, without the tokens of links, and cut to 200
+      characters.
     - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of
       a module.
     """
@@ -115,9 +141,16 @@ class StepPolicy:
     heartbeat: float = 0.0  # given as a Duration or None
     ephemeral: bool = False
     atomic: bool = False
+    once: bool = False
+    verify: Callable[..., Any] | None = None
+    verify_retries: int = 5
+    not_done: tuple[type[Exception], ...] = ()  # given as one class too
+    unknown_timeout: Duration | None = None
+    when_exhausted: WhenExhausted | None = None
     limit: SlotWant | None = None  # given as text
     rate: RateWant | None = None  # given as text
     units: int = 1  # from `rate`
+    summary: str = ""
     rollback: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
@@ -148,12 +181,58 @@ class StepPolicy:
             raise ValueError(f"retry_jitter must be a number from 0 to 1, the part of the delay, not {jitter!r}")
         if self.retry_if is not None and not callable(self.retry_if):
             raise TypeError(f"retry_if must be a function of the exception, not {self.retry_if!r}")
+        if self.when_exhausted is not None and self.when_exhausted not in WHEN_EXHAUSTED:
+            raise ValueError(f'when_exhausted is "fail" or "hold", not {self.when_exhausted!r}')
         if self.rollback is not None:
             handler_name(self.rollback)
+        self._check_once()
+
+    def _check_once(self) -> None:
+        """Check the options of a step whose second call would do harm."""
+        default_of = {each.name: each.default for each in fields(self) if each.name in _OF_ONCE}
+        if not self.once:
+            if given := [name for name in _OF_ONCE if getattr(self, name) != default_of[name]]:
+                raise ValueError(f"{given[0]}= is of a step with once=True: add it, or leave {given[0]}= out")
+            return
+        if self.atomic:
+            raise ValueError(
+                "an atomic step is done exactly once by itself: leave out once=True, or leave out atomic=True if the function "
+                "does something outside of durable's database"
+            )
+        if self.ephemeral:
+            raise ValueError("the result of a step with once=True is committed at once: leave out ephemeral=True")
+        classes = self.not_done if isinstance(self.not_done, tuple) else (self.not_done,)
+        for each in classes:
+            if not (isinstance(each, type) and issubclass(each, Exception)):
+                raise TypeError(f"not_done has classes of exceptions, not {each!r}")
+        object.__setattr__(self, "not_done", classes)
+        most = self.verify_retries
+        if not isinstance(most, int) or isinstance(most, bool) or most < 0:
+            raise ValueError(f"verify_retries must be a whole number of at least 0, not {most!r}")
+        if self.unknown_timeout is not None:
+            object.__setattr__(self, "unknown_timeout", seconds(self.unknown_timeout, "unknown_timeout"))
+        if self.verify is None:
+            if most != default_of["verify_retries"]:
+                raise ValueError("verify_retries= is of verify=: add a function that finds out, or leave it out")
+        elif not callable(self.verify):
+            raise TypeError(f"verify must be a function of the step's arguments, not {self.verify!r}")
+        elif self.rollback is not None and importable_name(self.verify) is None:
+            raise TypeError(
+                f"verify of a step with a rollback handler must be a function at the top level of a module, {self.verify!r} "
+                "is not: it is recorded by name, so that another process can ask before it compensates"
+            )
 
     def timeout_or(self, default: float) -> float:
         """Return the timeout in seconds, 0 for none; `default` if the step has no timeout of its own."""
         return default if self.timeout is Unset.UNSET else float(self.timeout)  # type: ignore[arg-type]  # normalised in __post_init__
+
+
+def _one_line(text: Any) -> str:
+    """Return the summary of a step as one line of at most `MOST_SUMMARY` characters. Raises TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"summary is a line of text, not {text!r}: write str(...)")
+    line = " ".join(cut_tokens(text)[: 4 * MOST_SUMMARY].split())
+    return line if len(line) <= MOST_SUMMARY else f"{line[: MOST_SUMMARY - 3]}..."
 
 
 DEFAULTS = StepPolicy()
@@ -171,6 +250,9 @@ def options_of(given: dict[str, Any]) -> StepPolicy:
         nearest = difflib.get_close_matches(name, _NAMES, n=1)
         hint = f'; did you mean "{nearest[0]}"?' if nearest else f"; there are {', '.join(sorted(_NAMES))}"
         raise TypeError(f'a step has no option "{name}"{hint} (arguments of the function are passed by position)')
+    if (text := given.get("summary")) is not None:  # it differs from call to call, so it is kept out of the cache
+        others = {name: value for name, value in given.items() if name != "summary"}
+        return replace(options_of(others), summary=_one_line(text))
     try:
         return _cached(tuple(given.items()))
     except TypeError as error:
@@ -191,17 +273,23 @@ def handler_name(handler: Callable[..., Any]) -> str:
     Raises TypeError for a handler that no other process could import (a lambda, a closure, a bound method), or that
     cannot be called as `handler(rollback, output)`.
     """
-    module = getattr(handler, "__module__", None)
-    qualname = getattr(handler, "__qualname__", "")
-    name = f"{module}:{qualname}"
-    try:
-        importable = bool(module) and "<" not in qualname and resolve_name(name) is handler
-    except (ImportError, AttributeError):
-        importable = False
-    if not importable:
+    name = importable_name(handler)
+    if name is None:
         raise TypeError(
             f"a rollback handler must be a function at the top level of a module, {handler!r} is not: it is recorded "
             "by name, so that another process can compensate. Name it with def, and let the step return what it needs"
         )
     check_call("compensation, as handler(rollback, output),", handler, (None, None))
     return name
+
+
+@lru_cache(maxsize=1024)
+def importable_name(function: Callable[..., Any]) -> str | None:
+    """Return the name, "module:qualname", by which another process can import the function; None if none could."""
+    module = getattr(function, "__module__", None)
+    qualname = getattr(function, "__qualname__", "")
+    name = f"{module}:{qualname}"
+    try:
+        return name if module and "<" not in qualname and resolve_name(name) is function else None
+    except (ImportError, AttributeError):
+        return None

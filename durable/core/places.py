@@ -20,9 +20,9 @@ REFUSED: Final = "refused"
 class Place(NamedTuple):
     """The one place that a recorded value belongs to.
 
-    `field` is "input", "output", "arguments", "state", "saved", "message" or "response". `where` is "" for the run's
-    own values, the location for those of an entry or a branch, and `message_key` for a message's. An "input" with a
-    message's id is the input of a run that the message may still start.
+    `field` is "input", "output", "arguments", "state", "saved", "chunk", "message" or "response". `where` is "" for the
+    run's own values, the location for those of an entry or a branch, and `message_key` for a message's. An "input" with
+    a message's id is the input of a run that the message may still start.
     """
 
     run_id: str

@@ -33,16 +33,30 @@ class EntryKind(StrEnum):
     CHILD = "child"
     MAP = "map"
     TAG = "tag"
+    LINK = "link"
+    PUBLISH = "publish"
+
+
+#: The members of the data of a link's entry that its token is derived from. They are neither shown nor exported.
+LINK_SECRET: Final = ("nonce", "key")
+#: Those that say nothing to people.
+LINK_INTERNAL: Final = (*LINK_SECRET, "id", "run", "queue")
 
 
 class EntryStatus(StrEnum):
-    """The progress of an entry."""
+    """The progress of an entry.
+
+    Of a step: `unknown`, if nobody knows whether its last attempt was done, and it is asked; `held`, if the step waits
+    for a person (`durable.core.outcomes`).
+    """
 
     PENDING = "pending"
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
     EXHAUSTED = "exhausted"
+    UNKNOWN = "unknown"
+    HELD = "held"
 
 
 class RunState(StrEnum):
@@ -317,9 +331,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
-    """The newest failure of a run. `is_open`: the run is still failed because of it.
+    """The newest failure of a run. `is_open`: the run is still failed because of it, or held.
 
-    `build` names the code of the worker on which it failed; "" if the project names none.
+    `is_held`: the run goes on, and a step of it waits for a person. `build` names the code of the worker on which it
+    failed; "" if the project names none.
     """
 
     run_id: str
@@ -331,6 +346,30 @@ class FailureRecord:
     run_created_at: datetime
     is_open: bool = True
     build: str = ""
+    is_held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRecord:
+    """A link of a run, as the outside finds it by the hash of its token.
+
+    `link_id` is that of the entry, which has other tokens too if one could not be derived any more. `generation` counts
+    from 0 how often a link was opened at the `location`. `used_at` is when an answer came, as the message `message_id`,
+    `closed_at` when the run stopped to wait without one.
+    """
+
+    token_hash: str
+    run_id: str
+    link_id: str
+    location: str
+    queue: str
+    generation: int
+    verify: str
+    opened_at: datetime
+    expires_at: datetime | None = None
+    used_at: datetime | None = None
+    closed_at: datetime | None = None
+    message_id: str = ""
 
 
 class WhenParentEnds(StrEnum):
@@ -553,6 +592,34 @@ class SavesForgotten(NamedTuple):
     location: str
 
 
+class HeldOver(NamedTuple):
+    """A change of a commit: no step of the run is held any more."""
+
+
+class DoubtOver(NamedTuple):
+    """A change of a commit: what the run does next was certainly not done before (`durable.core.scope.Doubt`)."""
+
+
+class LinkOpened(NamedTuple):
+    """A change of a commit: the link at `location` has this token, of which the store keeps the hash.
+
+    The answers of the link go to `queue`. `verify` names the function that checks them, "" for none.
+    """
+
+    token: str
+    link_id: str
+    location: str
+    queue: str
+    verify: str
+    expires_at: datetime | None
+
+
+class LinkClosed(NamedTuple):
+    """A change of a commit: the link accepts no answer any more, unless it was used before."""
+
+    link_id: str
+
+
 #: Changes by class, in their order within a class. Besides those above: AttemptRecord, OutgoingMessage, ChildStart,
 #: GroupChange, SavedDetails and TagChange.
 Changes = dict[type, list[Any]]
@@ -568,12 +635,13 @@ class Batch:
     `run` patches the run's row. `park_change_seq` is the `change_seq` that the pass knew when it decided to park. If
     the row has another one by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). A
     message of a run to itself does not raise its `change_seq`: the run is due if it parks for a message that it sent
-    itself, in this batch or before. `failure` is given if, and only if, the batch makes the run failed.
+    itself, in this batch or before. `failure` is given if, and only if, the batch makes the run failed or a step held.
 
     `awaited_children` and `awaited_groups` are those whose ends the run waits for: if one of the children has ended, a
     group is settled, or one is gone by now, the run is due again at once. `parent_id` is given if the batch ends a
     child. `slots` is given by a pass that has taken some. `worked` is how many seconds passes have worked on a run with
-    a work limit.
+    a work limit. `ended` is given if the batch ends a run whose workflow has an `on_end`: the run as it is then.
+    `status` is the run's new status, if it has one.
     """
 
     run_id: str
@@ -591,6 +659,8 @@ class Batch:
     worked: float | None = None
     slots: SlotChange | None = None
     witnesses: tuple[Witness, ...] = ()
+    ended: RunRecord | None = None
+    status: StatusRecord | None = None
 
     def of(self, kind: type[C]) -> Sequence[C]:
         """Return the changes of this class, in order."""
@@ -632,6 +702,7 @@ class Activity:
     """An attempt of a step, or a call of a rollback handler, that runs now.
 
     `attempt` counts from 1, `timeout` is in seconds, 0 for none. `fence` is that of the worker's lease of the run.
+    `summary` is the line of text that the step's call has for people.
     """
 
     run_id: str
@@ -642,6 +713,7 @@ class Activity:
     worker: str
     began_at: datetime
     timeout: float
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -664,6 +736,75 @@ class SavedDetails:
     def order(self) -> tuple[int, int, int, int]:
         """The sort key of saves: a later one has a higher value."""
         return (self.generation, self.fence, self.attempt, self.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The status of a run, as its author has set it.
+
+    `text` is what the run does. `done` of `of` is how far it is; None for not said. `eta` is when it is expected to be
+    done. `at` is when the status was set. Times are aware.
+    """
+
+    text: str
+    done: float | None = None
+    of: float | None = None
+    eta: datetime | None = None
+    at: datetime
+
+    @property
+    def part(self) -> float | None:
+        """How much is done, from 0 to 1; None if the status does not say of how much."""
+        if self.done is None or self.of is None:
+            return None
+        return min(1.0, self.done / self.of) if self.of else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusRecord:
+    """The status of a run as it is stored: the `number`-th of the pass with this `fence`."""
+
+    run_id: str
+    fence: int
+    number: int
+    text: str
+    done: float | None
+    of: float | None
+    eta: datetime | None
+    at: datetime
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The sort key of the statuses of a run: a later one has a higher value."""
+        return (self.fence, self.number)
+
+    @property
+    def status(self) -> Status:
+        """The status for its readers."""
+        done, of = whole(self.done), whole(self.of)
+        return Status(text=self.text, done=done, of=of, eta=self.eta, at=self.at)
+
+
+def whole(number: float | None) -> float | None:
+    """Return a whole number as an `int`; the database has floats only."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepChunk:
+    """The `number`-th chunk that an attempt at `location` emits, from 1 on. `text` is codec text.
+
+    `text` is None for the end of the stream: the step's outcome is committed. Of two attempts the one with the higher
+    fence, or else the higher attempt, is the newer one.
+    """
+
+    run_id: str
+    queue: str
+    location: str
+    fence: int
+    attempt: int
+    number: int = 0
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -737,7 +878,8 @@ class RunChange:
     `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
     waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children`, ids and
     places as in a batch, are cancelled, and so are all children of `dropped_groups`. `saved` are the details saved by
-    attempts. `action` is logged only if the change happens.
+    attempts. `is_status_over`: the run loses its status. `is_held_over`: no step of the run is held any more. `action`
+    is logged only if the change happens.
     """
 
     run: RunPatch
@@ -749,4 +891,6 @@ class RunChange:
     dropped_groups: Sequence[str] = ()
     saved: Sequence[SavedDetails] = ()
     tags: TagChange | None = None
+    is_held_over: bool = False
+    is_status_over: bool = False
     action: ActionRecord | None = None

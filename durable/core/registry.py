@@ -1,4 +1,4 @@
-"""The workflows of this process, by name.
+"""The workflows of this process, by name, and the names of durable's own.
 
 Owns the map from names to definitions. `durable.apps` imports the modules that fill it. Must not know how a workflow
 runs, nor use Django. Nothing is refused while modules are imported: two functions with one name are both kept here, and
@@ -11,11 +11,28 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from durable.core.limits.workflow_limits import WorkflowLimits
+from durable.core.location import awaited_queues
 from durable.core.message_types import MessageTypes
 from durable.core.names.renames import names_of_workflow
+from durable.core.outcomes import WhenExhausted
+from durable.core.records import ENDED, RunRecord
+
+
+class EndFunction(Protocol):
+    """The function that a workflow calls in the commit that ends a run (`on_end`)."""
+
+    @property
+    def name(self) -> str:
+        """Its dotted path, for messages."""
+
+    def is_here(self) -> bool:
+        """Return whether this process can import it."""
+
+    def __call__(self, run: RunRecord, /) -> None:
+        """Call it for a run that has ended, inside the transaction of the end. Raises what it raises."""
 
 
 class WorkflowDefinition(Protocol):
@@ -46,8 +63,16 @@ class WorkflowDefinition(Protocol):
         """The messages that its runs accept; None for any."""
 
     @property
+    def on_end(self) -> EndFunction | None:
+        """The function to call in the commit that ends a run; None for none."""
+
+    @property
     def is_quiet(self) -> bool:
         """True if lists of runs omit its runs, unless they have failed or are asked for."""
+
+    @property
+    def when_exhausted(self) -> WhenExhausted:
+        """What its steps do when their attempts are used up: the default of their option of that name."""
 
     @property
     def mistakes(self) -> tuple[type[Exception] | str, ...] | None:
@@ -180,6 +205,43 @@ is_discovered = registry.is_discovered
 clashes = registry.clashes
 
 
+def find(name: str) -> WorkflowDefinition | None:
+    """Return the workflow of this name, None if this process does not know it."""
+    try:
+        return registry.get(name)
+    except UnknownWorkflowError:
+        return None
+
+
 def all() -> list[WorkflowDefinition]:
     """Return all workflows, sorted by name."""
     return list(registry)
+
+
+# -- durable's own workflows: bulks, and runs that send alerts
+
+#: The workflow whose runs send alerts, one for each alert and target.
+ALERT: Final = "durable.alert"
+
+
+#: The workflow that performs background bulks with the permissions of the user who requested them.
+BULK: Final = "durable.bulk"
+
+#: The message queue of a bulk that its canary has stopped: True to go on with the rest, anything else to stop there.
+DECISION: Final = "decision"
+
+#: The prefix of the names of durable's own workflows.
+INTERNAL: Final = "durable."
+
+#: The decision to go on and to try the next runs alone first; True goes on with all, False stops.
+CANARY: Final = "canary"
+
+
+def is_stopped(workflow: str, state: str, waiting_for: str) -> bool:
+    """Return whether a run is a bulk that its canary has stopped and that waits for a decision."""
+    return workflow == BULK and state not in ENDED and awaited_queues(state, waiting_for) == [DECISION]
+
+
+def replays_prefix(bulk_id: str) -> str:
+    """Return the prefix of the ids of the runs that a bulk creates by replaying others."""
+    return f"{bulk_id[:150]}-"

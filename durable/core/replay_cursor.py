@@ -11,7 +11,7 @@ from typing import NoReturn
 from durable.core.divergences import BLOCK, Divergence, DivergenceKind, OperationAt
 from durable.core.errors import HistoryDivergedError
 from durable.core.journal import Journal, Node
-from durable.core.location import compensation_segment, escape, join, listed, send_segment, tag_segment
+from durable.core.location import compensation_segment, escape, join, listed, send_segment, tag_segment, value_segment
 from durable.core.mistakes import is_mistake
 from durable.core.records import EntryKind, EntryStatus
 
@@ -24,7 +24,7 @@ _FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
 class ReplayCursor:
     """The position of a scope's code in the history."""
 
-    __slots__ = ("_compensations", "_journal", "_parent", "_sends", "_tags", "_used", "location", "node")
+    __slots__ = ("_compensations", "_journal", "_parent", "_sends", "_tags", "_used", "_values", "location", "node")
 
     def __init__(self, journal: Journal, node: Node, parent: ReplayCursor | None) -> None:
         self._journal = journal
@@ -33,6 +33,7 @@ class ReplayCursor:
         self._sends = 0
         self._compensations = 0
         self._tags = 0
+        self._values: dict[str, int] | None = None  # how many were published, by name
         self.node = node
         self.location: str = node.location
 
@@ -59,6 +60,15 @@ class ReplayCursor:
         """Return the node of this scope's next call that tags the run, or of the `removed` that stands in for one."""
         self._tags += 1
         return self._match(kind, tag_segment(self._tags - 1))
+
+    def match_value(self, name: str, kind: EntryKind = EntryKind.PUBLISH) -> Node:
+        """Return the node of this scope's next value under this name, or of the `removed` that stands in for one."""
+        if self._values is None:
+            self._values = {}
+        number = self._values.get(name, 0)
+        segment = value_segment(name, number)
+        self._values[name] = number + 1
+        return self._match(kind, segment)
 
     def match_block(self, name: str) -> Node:
         """Return the node of a try block.

@@ -5,7 +5,7 @@ Frozen data; no access to a journal or a store.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
@@ -205,6 +205,60 @@ def with_failure(error: E, failure: Failure) -> E:
     return error
 
 
+#: The output of a child of a map.
+M_co = TypeVar("M_co", covariant=True)
+
+
+@frozen
+@dataclass(frozen=True, slots=True)
+class MapChild(Generic[M_co]):
+    """The end of one child of a map.
+
+    `number` is the index of its arguments among the inputs, from 0. A completed child has an `output`, a failed one an
+    `error`; `reason` says why one was cancelled, or is "".
+    """
+
+    number: int
+    child_id: str
+    state: Literal["completed", "failed", "cancelled"]
+    output: M_co | None = None
+    error: ErrorInfo | None = None
+    reason: str = ""
+
+
+@frozen
+@dataclass(frozen=True, slots=True)
+class MapResult(Generic[M_co]):
+    """The children of a map that has ended, one for each input and in the order of the inputs.
+
+    `outputs` has the outputs of the completed children, `failed` and `cancelled` the other children. If there are no
+    others, `outputs[n]` belongs to input `n`; else use `child.number` of `children`, or iterate over the result.
+    """
+
+    children: Sequence[MapChild[M_co]]
+
+    def __iter__(self) -> Iterator[MapChild[M_co]]:
+        return iter(self.children)
+
+    def __len__(self) -> int:
+        return len(self.children)
+
+    @property
+    def outputs(self) -> list[M_co]:
+        """The outputs of the children that have completed."""
+        return [each.output for each in self.children if each.state == "completed"]  # type: ignore[misc]  # an output may be None
+
+    @property
+    def failed(self) -> list[MapChild[M_co]]:
+        """The children that have failed."""
+        return [each for each in self.children if each.state == "failed"]
+
+    @property
+    def cancelled(self) -> list[MapChild[M_co]]:
+        """The children that were cancelled, or whose runs were deleted."""
+        return [each for each in self.children if each.state == "cancelled"]
+
+
 def failure_of(error: BaseException) -> Failure | None:
     """Return the failure attached to `error`; None if no operation raised it."""
     failure = getattr(error, _ATTRIBUTE, None)
@@ -234,3 +288,14 @@ def origins_of(error: BaseException) -> list[str]:
         if failure is None and not each.__suppress_context__:
             left.append(each.__context__)
     return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Markdown:
+    """A text in Markdown, for `ctx.publish`: pages render it, without the HTML in it."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"Markdown takes text, not {self.text!r}")

@@ -9,6 +9,7 @@ that entry is in the history, the step is not executed again.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from durable.core.children.rollback import undo, undo_map
@@ -17,11 +18,14 @@ from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import CriticalError, ErrorInfo, RollbackCheckpointError
 from durable.core.journal import Event, Journal
 from durable.core.limits.slots import closed
+from durable.core.once import settle
 from durable.core.options import RollbackContext, StepPolicy
+from durable.core.outcomes import is_unsettled, may_need_undoing
 from durable.core.records import NOTHING, EntryKind, EntryRecord, EntryStatus, Request
 from durable.core.retries import FailedAttempt, asked_by, described, retry_of
 from durable.core.retry_later import RetryLater
 from durable.core.rewind.rewinding import with_children_to_undo
+from durable.core.saves import show
 from durable.core.scope import Scope
 from durable.core.summary import compensating
 
@@ -36,13 +40,16 @@ class RollbackFailed(Exception):  # not raised to users: the pass turns it into 
 
 
 def has_compensation(journal: Journal) -> bool:
-    """Return True if any handler is left to run."""
-    return any(entry.is_compensable for entry in journal.entries())
+    """Return True if any handler is left to run, or may be: nobody knows whether its step was done."""
+    return any(map(may_need_undoing, journal.entries()))
 
 
 def compensable(journal: Journal) -> list[EntryRecord]:
-    """Return the steps whose handlers are still to run, and the children still to be compensated, the newest first."""
-    left = [entry for entry in journal.entries() if entry.is_compensable]
+    """Return the steps whose handlers are still to run, and the children still to be compensated, the newest first.
+
+    Of a step among them nobody may know yet whether it was done.
+    """
+    left = [entry for entry in journal.entries() if may_need_undoing(entry)]
     return sorted(left, key=_place, reverse=True)
 
 
@@ -54,6 +61,8 @@ def _place(entry: EntryRecord) -> int:
 def roll_back(journal: Journal, by: str | None = None) -> Operation:
     """Run the remaining handlers in reverse order of their steps' completion. Raises RollbackFailed, Park, Evicted.
 
+    Whether a step was done of which nobody knows is asked first; while nobody does, a person is waited for. So nothing
+    is undone that was not done, and all that was.
     `by` is the location of the compensation that the code called; None for the rollback at the run's end.
     """
 
@@ -69,7 +78,7 @@ def roll_back(journal: Journal, by: str | None = None) -> Operation:
             yield from _stopped_by(journal, entry, (yield from undo(journal, entry, by)))
         elif entry.kind == EntryKind.MAP:
             yield from _stopped_by(journal, entry, (yield from undo_map(journal, entry, by, check)))
-        else:
+        elif not is_unsettled(entry) or (yield from settle(journal, entry, _given_up(entry), holds=True)):
             yield from _compensate(journal, entry, by)
 
 
@@ -80,6 +89,11 @@ def _stopped_by(journal: Journal, entry: EntryRecord, error: ErrorInfo | None) -
         yield Save(is_failure=True)
         _tell_failed(journal, entry, 1, None, error)
         raise RollbackFailed(entry.location, error)
+
+
+def _given_up(entry: EntryRecord) -> ErrorInfo:
+    what = f'the run came to its rollback during attempt {entry.attempts} of step "{entry.location}"'
+    return ErrorInfo("WorkerDied", what)
 
 
 def _compensate(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
@@ -109,7 +123,15 @@ def _handler_call(journal: Journal, entry: EntryRecord) -> Call:
 
     name = f"rollback of {entry.location}"
     attempt = policy.get("attempts", 0) + 1
-    info = StepInfo(journal.run, entry.location, attempt, journal.eviction_reason, "rollback", policy["timeout"])
+    info = StepInfo(
+        journal.run,
+        entry.location,
+        attempt,
+        journal.eviction_reason,
+        "rollback",
+        policy["timeout"],
+        _show=partial(show, journal),
+    )
     return Call(handle, (), name, policy["timeout"], info, is_rollback=True)
 
 
@@ -197,7 +219,7 @@ def compensate(scope: Scope, reason: str) -> Operation:
         try:
             yield from roll_back(journal, by=entry.location)
         except Park as park:
-            doing = [compensating(entry.data["reason"])]
+            doing = [*park.doing, compensating(entry.data["reason"])]
             raise Park(park.deadline, doing=doing, children=park.children, groups=park.groups) from None
         except RollbackFailed as failed:
             scope.journal.stop(failed)

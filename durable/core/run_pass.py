@@ -15,9 +15,16 @@ from durable.core import transitions
 from durable.core.bodies import run_body
 from durable.core.causes import with_origin
 from durable.core.compatibility import cannot_read, named_twice
-from durable.core.control_flow import Evicted, LeaseLost, Park, PassAborted
+from durable.core.control_flow import EndUnknown, Evicted, LeaseLost, Park, PassAborted
 from durable.core.effects import Operation, Save
-from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, OpenTransactionError, RunCrashedError
+from durable.core.errors import (
+    ContractError,
+    EndRefusedError,
+    ErrorInfo,
+    HistoryDivergedError,
+    OpenTransactionError,
+    RunCrashedError,
+)
 from durable.core.journal import Event, Journal
 from durable.core.limits.rates import RateWant
 from durable.core.limits.slot_records import SlotWant
@@ -76,8 +83,21 @@ def run_pass(
 ) -> Operation:
     """Execute one pass of the run: continue its rollback, or call `workflow(context)`. Returns a PassOutcome.
 
-    `workflow` is None if this process does not know it; then the run waits for a worker that does.
+    `workflow` is None if this process does not know it; then the run waits for a worker that does. A run whose end is
+    refused by the workflow's `on_end` waits too, and the next pass ends it again.
     """
+    try:
+        return (yield from _run_pass(journal, workflow, policy, slots))
+    except EndUnknown:
+        return (yield from _wait_to_end(journal, Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow=journal.run.workflow)))
+    except EndRefusedError as refused:
+        summary = Summary(SummaryKind.END_REFUSED, function=refused.function, error=described(refused.error))
+        return (yield from _wait_to_end(journal, summary))
+
+
+def _run_pass(
+    journal: Journal, workflow: Callable[[Any], Any] | None, policy: PassPolicy, slots: Slots | None
+) -> Operation:
     journal.has_running_slots = slots is not None or workflow is None  # from its line, or from a worker that died
     is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # these requests do not need the history
     if journal.unreadable and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
@@ -275,12 +295,33 @@ def _wait_for_code(journal: Journal) -> Operation:
     """Park a run whose workflow this process does not know; it is tried again after the next deploy."""
     now = journal.environment.now()
     since = journal.run.diverged_at or now
-    wake_at = journal.wake_at(now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4)))
+    wake_at = journal.wake_at(_next_try(since, now))
     summary = Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow=journal.run.workflow)
     patch = transitions.diverging(journal.run, since=since, wake_at=wake_at, summary=summary)
     yield Save(patch, park_change_seq=journal.run.change_seq)
     _tell(journal, RunState.SLEEPING)
     return PassOutcome(state=RunState.SLEEPING, wake_at=wake_at)
+
+
+def _next_try(since: datetime, now: datetime) -> datetime:
+    return now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4))
+
+
+def _wait_to_end(journal: Journal, summary: Summary) -> Operation:
+    """Park a run that cannot end here, whatever ends it. Nothing of the end is recorded: the next pass comes to it
+    again, as after a crash.
+
+    The count of crashes stays, which the first commit of a pass would reset: they may be why the run ends.
+    """
+    now = journal.environment.now()
+    since = journal.run.diverged_at or now
+    wake_at = _next_try(since, now)  # a deadline that has passed does not make the run due
+    patch = transitions.diverging(journal.run, since=since, wake_at=wake_at, summary=summary)
+    if journal.run.crashes:
+        patch["crashes"] = journal.run.crashes
+    yield Save(patch, park_change_seq=journal.run.change_seq)
+    _tell(journal, patch["state"])
+    return PassOutcome(state=patch["state"], wake_at=wake_at)
 
 
 def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operation:
@@ -328,7 +369,9 @@ def _compensate(journal: Journal) -> Operation:
     except Park as park:
         return (
             yield from _park(
-                journal, park, None if park.children or park.groups else Summary(SummaryKind.HANDLER_BACKOFF)
+                journal,
+                park,
+                None if park.children or park.groups or park.doing else Summary(SummaryKind.HANDLER_BACKOFF),
             )
         )
     except Evicted as eviction:
@@ -377,4 +420,4 @@ def _is_undone(entry: EntryRecord) -> bool:
 def _tell(journal: Journal, state: str, name: str | None = None, **details: Any) -> None:
     journal.environment.emit(Event("run_changed", {"state": str(state)}))
     if name is not None:
-        journal.environment.emit(Event(name, details, journal.exception))
+        journal.environment.emit(Event(name, details, journal.exception, journal.cause))

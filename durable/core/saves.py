@@ -1,7 +1,12 @@
-"""Saves of a running step's progress, and idempotency keys of its effects.
+"""What a pass notes beside its history: saves of a running step's progress, the status of the run; and idempotency
+keys of a step's effects.
 
 Owns when a save counts as a heartbeat, and which save is the newest. The step does not write its saves: the worker's
 lease manager does once a second, and so do the commit of a failed attempt and the change that gives a run up.
+
+A status is no entry: the newest one wins, and none is kept. A pass holds its newest in a slot. The run's next commit
+writes it; if none comes, the lease manager does within a second. A status costs no commit of its own, and one that was
+not written when a worker died is lost.
 """
 
 from __future__ import annotations
@@ -11,11 +16,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from durable.core.errors import PayloadError
+from durable.core.clock import to_utc
+from durable.core.duration import check_moment
+from durable.core.errors import PayloadError, cut_tokens
 from durable.core.names.renames import canonical, names_of
-from durable.core.records import RunRecord, SavedDetails
+from durable.core.records import RunRecord, SavedDetails, StatusRecord
 
 if TYPE_CHECKING:
     from durable.core.journal import Journal
@@ -97,8 +105,12 @@ class StepProgress:
                 number=number,
                 details=text,
             )
-            self.signed_at = time.monotonic()
+            self.sign()
         self._journal.environment.on_save(self._newest)
+
+    def sign(self) -> None:
+        """Count a heartbeat."""
+        self.signed_at = time.monotonic()
 
     def before(self) -> Any:
         """Return the details that the previous attempt saved; None if there are none."""
@@ -129,3 +141,95 @@ class StepProgress:
     def may_be_stored(self) -> bool:
         """True if a save of this attempt may have been written."""
         return self._taken > 0
+
+
+MOST_TEXT: Final = 500  # characters of a status
+_MOST_NUMBER: Final = 2**53  # up to which each whole number has a float of its own
+
+
+def checked_status(text: Any, done: Any, of: Any, eta: Any = None) -> dict[str, Any]:
+    """Return the parts of a status; a text of None stays None. Raises TypeError and ValueError for what is none."""
+    if text is not None and not isinstance(text, str):
+        raise TypeError(f"a status is text, not {text!r}: write str(...)")
+    if text is not None and len(text) > MOST_TEXT:
+        raise ValueError(
+            f'the status "{text[:32]}..." has {len(text):,} characters, and {MOST_TEXT} are allowed: say in one line what '
+            "the run does, and record the rest as the result of a step"
+        )
+    numbers = {"done": _number("done", done), "of": _number("of", of)}
+    if numbers["of"] is not None and numbers["done"] is None:
+        raise ValueError("of= is of done=: add how much is done, such as done=0")
+    return {"text": text, **numbers, "eta": None if eta is None else to_utc(check_moment(eta, "eta"))}
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} is a number, not {value!r}")
+    if not 0 <= value <= _MOST_NUMBER:  # NaN neither
+        raise ValueError(f"{name} is a number from 0 to 2**53, not {value!r}")
+    return value
+
+
+class StatusSlot:
+    """The newest status of one pass. Its code and its steps set it, the pass and the lease manager take it."""
+
+    __slots__ = ("_lock", "_newest", "_run", "_taken", "_text")
+
+    def __init__(self, run: RunRecord) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self._newest: StatusRecord | None = None
+        self._taken = 0
+        self._text = ""
+
+    def recall(self, text: str) -> None:
+        """Note the text of a status that an earlier pass has set. It is not written again."""
+        self._text = text
+
+    def put(self, parts: dict[str, Any], at: datetime) -> None:
+        """Replace the status. If the text is None, the one before stays."""
+        with self._lock:
+            self._text = self._text if parts["text"] is None else cut_tokens(parts["text"])
+            number = 1 if self._newest is None else self._newest.number + 1
+            place: dict[str, Any] = {"run_id": self._run.id, "fence": self._run.fence, "number": number, "at": at}
+            self._newest = StatusRecord(**{**parts, "text": self._text}, **place)
+
+    def newest(self) -> StatusRecord | None:
+        """Return the newest status of the pass."""
+        with self._lock:
+            return self._newest
+
+    def take(self, fence: int) -> StatusRecord | None:
+        """Return the status if it was not taken before. The caller writes it under the lease's fence."""
+        with self._lock:
+            if self._newest is None or self._newest.number <= self._taken:
+                return None
+            self._taken = self._newest.number
+            return replace(self._newest, fence=fence)
+
+    def put_back(self, record: StatusRecord) -> None:
+        """Mark the status as unwritten again, because the write failed."""
+        with self._lock:
+            self._taken = min(self._taken, record.number - 1)
+
+
+def show(journal: Journal, parts: dict[str, Any], *, in_step: bool = False) -> None:
+    """Let the next commit write this status of the run, or the worker within a second; make no commit for it."""
+    slot = _slot_of(journal)
+    slot.put(parts, journal.environment.now())
+    journal.environment.on_status(slot, in_step=in_step)
+
+
+def recall(journal: Journal, text: str) -> None:
+    """Note the text of a status that an earlier pass has set."""
+    _slot_of(journal).recall(text)
+
+
+def _slot_of(journal: Journal) -> StatusSlot:
+    with journal.lock:
+        if journal.status is None:
+            journal.status = StatusSlot(journal.run)
+        slot: StatusSlot = journal.status
+        return slot

@@ -3,8 +3,8 @@
 Owns whether an operation may begin here and now. Must not know the history.
 
 A scope holds together what its operations need: the cursor in its history (`replay_cursor`), the guard of its
-operations (`operation_guard`), its clock and dice (`determinism`), and the messages that it received (`receipts`). It
-decides nothing itself.
+operations (`operation_guard`), its clock and dice (`determinism`), the messages that it received (`receipts`), and
+whether what comes next may have been done already (`doubt`). It decides nothing itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,16 @@ from durable.core.errors import EntryInProgressError, OpenTransactionError, Payl
 from durable.core.journal import Environment, Journal, Node
 from durable.core.message_claims import Receipts
 from durable.core.names.renames import canonical
-from durable.core.records import EntryKind, EntryRecord, Request, RunRecord
+from durable.core.records import DoubtOver, EntryKind, EntryRecord, Request, RunRecord
 from durable.core.replay_cursor import ReplayCursor
+from durable.core.saves import checked_status, recall, show
+
+#: The key in an entry's data: the attempt whose outcome is unknown is one of the lost time.
+IN_DOUBT: Final = "in_doubt"
+#: The key in an entry's data of when `verify`, or a person, said that the step was not done.
+NOT_DONE: Final = "not_done"
+#: The key in the data of a join or race of the branches whose doubt is over, and of the decision that it is about.
+_CERTAIN: Final = "certain"
 
 
 class Determinism:
@@ -188,6 +196,92 @@ class OperationGuard:
         )
 
 
+class Doubt:
+    """What a branch of a run may have done that its database has forgotten. `since` is the moment of the decision.
+
+    A database that went back in time lacks what its runs did last. The runs that were open then may be marked as
+    in doubt (`durable restored --unknown`). A run repeats what it did, so what it may have done are the next steps
+    without a record of each of its branches. Before an attempt of such a step, its outcome counts as unknown
+    (`durable.core.once`): `verify` is asked, and without one a person is. This holds for each plain step too. It
+    does not hold for an atomic step, whose effects were in the database and are lost with its record, nor for an
+    ephemeral one, which may be repeated at any time.
+
+    Owns when the doubt of a branch is over. If a step was done, the steps after it may have been done too. If it
+    was not, the branch had not got further: the doubt is over when that step has completed now. (If it fails now,
+    it may have failed then as well, and the code may have gone on with another step.) The doubt is over, too,
+    behind a sleep that was recorded before the loss and lasted until after the decision.
+
+    - A loop and a try block continue the branch that they are in. Each branch of a join or race has a doubt of its
+      own.
+    - Behind a join the doubt is over if it is in one of the branches, because the join waits for all of them.
+      Behind a race it is over if it is in the branch that won.
+    - A child that is started in doubt is in doubt from its first step on.
+
+    The end of a branch's doubt is recorded in the entry of its join or race, as that of the step may be pruned.
+    The end of the run's is a change of the same commit as the step.
+    """
+
+    __slots__ = ("_branch", "_fork", "is_over", "since")
+
+    def __init__(self, since: datetime, fork: EntryRecord | None = None, branch: str = "") -> None:
+        self.since = since
+        self._fork = fork
+        self._branch = branch
+        self.is_over = fork is not None and branch in _certain(fork, since)
+
+    @classmethod
+    def of_run(cls, journal: Journal) -> Doubt | None:
+        """Return the doubt of the run's own branch, None without one."""
+        since = None if journal.limits is None else journal.limits.in_doubt
+        return None if since is None else cls(since)
+
+    def of_branch(self, fork: EntryRecord, branch: str) -> Doubt | None:
+        """Return the doubt of a branch that begins here, None without one."""
+        return None if self.is_over else Doubt(self.since, fork, branch)
+
+    def is_about(self, entry: EntryRecord) -> bool:
+        """Return True if the next attempt of this step may have been made in the lost time."""
+        return not self.is_over and not self._was_not_done(entry)
+
+    def end_with(self, journal: Journal, entry: EntryRecord) -> None:
+        """Let the doubt be over with this step, which has completed, if it was not done in the lost time."""
+        if not self.is_over and self._was_not_done(entry):
+            self.end(journal)
+
+    def end_behind(self, journal: Journal, sleep: EntryRecord, deadline: datetime) -> None:
+        """Let the doubt be over behind this sleep, if it had not ended in the lost time."""
+        if not self.is_over and sleep.created_at < self.since < deadline:
+            self.end(journal)
+
+    def end_with_fork(self, journal: Journal, fork: EntryRecord) -> None:
+        """Let the doubt be over behind this join or race, if it is over in a branch that it has waited for."""
+        certain = [] if self.is_over else _certain(fork, self.since)
+        winner = fork.data["winner"] if fork.kind == EntryKind.RACE else None
+        if certain and (winner is None or winner in certain):
+            self.end(journal)
+
+    def end(self, journal: Journal) -> None:
+        """Let the doubt be over from here on, and the next commit record that."""
+        self.is_over = True
+        fork = self._fork
+        if fork is None:
+            journal.add(DoubtOver())
+            return
+        with journal.lock:
+            branches = [*_certain(fork, self.since), self._branch]
+            journal.mark(fork, data={**fork.data, _CERTAIN: {"of": self.since.isoformat(), "branches": branches}})
+
+    def _was_not_done(self, entry: EntryRecord) -> bool:
+        told = entry.data.get(NOT_DONE)
+        return told is not None and datetime.fromisoformat(told) >= self.since
+
+
+def _certain(fork: EntryRecord, since: datetime) -> list[str]:
+    """Return the branches whose doubt is over, if it is that of this decision."""
+    recorded: dict[str, Any] = fork.data.get(_CERTAIN) or {"of": "", "branches": []}
+    return list(recorded["branches"]) if recorded["of"] == since.isoformat() else []
+
+
 class Scope:
     """One scope during one pass."""
 
@@ -196,6 +290,7 @@ class Scope:
         "branch",
         "cursor",
         "determinism",
+        "doubt",
         "environment",
         "guard",
         "has_checkpoint",
@@ -219,6 +314,8 @@ class Scope:
         self.guard: OperationGuard = OperationGuard(journal, node.location, self.branch)
         self.determinism: Determinism = Determinism(journal.run, node.location, parent.determinism if parent else None)
         self.receipts: Receipts = Receipts(parent.receipts if parent else None)
+        #: Whether what comes next may have been done already; None for a run without doubt.
+        self.doubt: Doubt | None = Doubt.of_run(journal) if parent is None else parent.doubt
 
     def create(self, node: Node, kind: EntryKind, **columns: Any) -> EntryRecord:
         """Create an entry of this scope at `node`, not marked yet."""
@@ -232,6 +329,16 @@ class Scope:
         """
         self.guard.finish()
         self.cursor.finish(error)
+
+    def show(self, text: str, done: float | None, of: float | None, eta: datetime | None) -> None:
+        """Set the status of the run, unless the history goes on behind this call: then an earlier pass has set it."""
+        if not isinstance(text, str):
+            raise TypeError(f"a status is text, not {text!r}: write str(...)")
+        parts = checked_status(text, done, of, eta)
+        if self.cursor.unvisited():
+            recall(self.journal, text)
+        else:
+            show(self.journal, parts)
 
     def recorded(
         self, location: str, what: str, text: str | None, field: str = "output", where: str | None = None

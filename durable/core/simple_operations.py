@@ -1,4 +1,4 @@
-"""Operations with one entry: sleeps, tags that a run gives itself, and versions of the code.
+"""Operations with one entry: sleeps, tags that a run gives itself, values that it publishes, and versions of the code.
 
 Owns their records. A sleep is one entry, which exists from the start of the sleep and has its deadline.
 
@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
 
 from durable.core.control_flow import Park
 from durable.core.duration import later
 from durable.core.effects import SAVE, Ask, Operation, ShortSleep
 from durable.core.journal import Node
 from durable.core.records import EntryKind, EntryRecord
+from durable.core.results import Markdown
 from durable.core.scope import Scope
 from durable.core.summary import asleep
 from durable.core.tags import TagValue, check_number, check_tags
@@ -39,6 +42,8 @@ def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime 
         deadline = datetime.fromisoformat(entry.data["deadline"])
         is_new = False
     yield from _wait_until(scope, entry, deadline, is_new)
+    if scope.doubt is not None:
+        scope.doubt.end_behind(scope.journal, entry, deadline)
     scope.journal.finish(entry, data={**entry.data, "state": "completed"})
     scope.determinism.observe(entry)
 
@@ -91,6 +96,31 @@ def tag(scope: Scope, tags: Mapping[str, TagValue]) -> Operation:
     scope.determinism.observe(entry)
 
 
+def publish(scope: Scope, name: str, value: Any) -> Operation:
+    """Record a value under this name, for readers of the run. It is committed at once, and once."""
+    node = scope.cursor.match_value(name)
+    entry = node.entry
+    if entry is None:
+        text = scope.environment.encode(value, f'the value "{name}"', "output", node.location)
+        entry = scope.create(node, EntryKind.PUBLISH, data={"as": kind_of_value(value)})
+        scope.journal.finish(entry, output=text)
+        scope.journal.note_value(entry)
+        yield SAVE
+    scope.determinism.observe(entry)
+
+
+def kind_of_value(value: Any) -> str:
+    """Return how a value is shown: "number", "text", "markdown", "table" (a list of dicts) or "json"."""
+    if isinstance(value, Markdown):
+        return "markdown"
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    is_table = isinstance(value, list) and value and all(isinstance(each, dict) and each for each in value)
+    return "table" if is_table else "json"
+
+
 def rollback_checkpoint(scope: Scope, name: str) -> Operation:
     """Mark that later steps of this scope, and of scopes inside, may have rollback handlers."""
     node = scope.cursor.match(EntryKind.ROLLBACK_CHECKPOINT, name)
@@ -123,6 +153,8 @@ def _match(scope: Scope, name: str, kind: str) -> Node:
         return scope.cursor.match_compensation(EntryKind.REMOVED)
     if kind == EntryKind.TAG:
         return scope.cursor.match_tag(EntryKind.REMOVED)
+    if kind == EntryKind.PUBLISH:  # a name may be used again
+        return scope.cursor.match_value(name, EntryKind.REMOVED)
     return scope.cursor.match(EntryKind.REMOVED, name)
 
 

@@ -6,7 +6,8 @@ Owns these records. A step's value or final error is built from its record, the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, Park
@@ -28,9 +29,23 @@ from durable.core.journal import Event
 from durable.core.limits.rates import RATE, RateWant
 from durable.core.limits.slot_records import LIMIT, SlotWant
 from durable.core.limits.slots import acquired, closed, reserved
+from durable.core.once import (
+    EXHAUSTED,
+    Question,
+    ask,
+    commit_held,
+    failed_by,
+    held_park,
+    hold,
+    intent,
+    is_not_done,
+    not_begun,
+    note_attempt,
+    with_answer,
+)
 from durable.core.options import StepPolicy, handler_name
+from durable.core.outcomes import COPIED, HELD, ONCE, Found, HeldReason, NotDone, Unknown
 from durable.core.records import (
-    AttemptRecord,
     EntryKind,
     EntryRecord,
     EntryStatus,
@@ -39,8 +54,8 @@ from durable.core.records import (
 from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
 from durable.core.retries import FailedAttempt, asked_by, described, members_of, retry_of
 from durable.core.retry_later import RetryLater
-from durable.core.saves import StepProgress
-from durable.core.scope import Scope
+from durable.core.saves import StepProgress, show
+from durable.core.scope import IN_DOUBT, NOT_DONE, Scope
 from durable.core.signatures import check_call
 from durable.core.summary import backing_off
 from durable.core.words import message_of
@@ -55,6 +70,8 @@ GIVEN_UP: Final = "given_up"
 ATOMIC: Final = "atomic"
 #: The key in an entry's data of the number of attempts that did not count, if there are any.
 UNCOUNTED: Final = "uncounted"
+#: The key in an entry's data of the line of text that the call has for people.
+SUMMARY: Final = "summary"
 _TYPE_LIMIT = 60  # characters of an error's type that lists show
 _REPR_LIMIT = 200  # characters of an argument that the codec refuses, shown to operators
 
@@ -83,7 +100,7 @@ def step(
     if entry is None or entry.status != EntryStatus.EXHAUSTED:
         check_call(f'step "{name}"', function, args)
     if entry is None:
-        entry = scope.create(node, EntryKind.STEP)
+        entry = scope.create(node, EntryKind.STEP, data={SUMMARY: options.summary} if options.summary else {})
     attempt = _Attempt(scope, entry, name, args, options, caught)
     return (yield from attempt.make(function))
 
@@ -150,9 +167,19 @@ class _Attempt:
     def make(self, function: Callable[..., Any]) -> Operation:
         if self.entry.status == EntryStatus.RUNNING:
             yield from self._settle_lost()
+        elif self.entry.status == EntryStatus.HELD:
+            yield from self._stay_held()
+        if self.entry.status == EntryStatus.UNKNOWN and (yield from self._is_found()):
+            return self._recorded()
         if self.entry.status == EntryStatus.EXHAUSTED:
             raise self._failure_error()
         self._wait_for_backoff()
+        if self._is_in_doubt():
+            yield from self._note_unknown(_forgotten(self.name), is_in_doubt=True)
+            if self.entry.status == EntryStatus.UNKNOWN and (yield from self._is_found()):
+                return self._recorded()
+            if self.entry.status == EntryStatus.HELD:
+                raise held_park(self.entry)
         rate, limit = self.options.rate, self.options.limit
         if rate is not None:
             yield from self._reserve(rate, may_begin=limit is None)
@@ -161,7 +188,7 @@ class _Attempt:
             if rate is not None:
                 yield from self._begin_with_slot(rate)
         self._start()
-        if self.journal.commit_before_attempt:
+        if self.journal.commit_before_attempt or self.options.once:
             self.journal.mark(self.entry)
             yield SAVE
         elif self.options.atomic and self.scope.is_concurrent:
@@ -175,6 +202,11 @@ class _Attempt:
                 self.journal.release_slots(self.entry.location)
             raise
         except Exception as error:
+            if self.options.once and not is_not_done(error, self.options):
+                yield from self._note_unknown(described(asked_by(error) or error, within=error), error)
+                if self.entry.status == EntryStatus.UNKNOWN and (yield from self._is_found()):
+                    return self._recorded()
+                raise self._outcome() from None
             try:
                 verdict, cause = _verdict(error, self.options)
             except Exception as broken:  # raised by the user's retry_if, which counts as False
@@ -186,7 +218,7 @@ class _Attempt:
         self.scope.determinism.observe(self.entry)
         return value
 
-    # -- before the attempt
+    # -- an attempt that has begun earlier
 
     def _settle_lost(self) -> Operation:
         """Record a begun attempt as failed, because its worker died or gave it up."""
@@ -200,7 +232,128 @@ class _Attempt:
         else:
             error = ErrorInfo("WorkerDied", f"the worker died during {attempt}")
         self.entry.data = {key: value for key, value in data.items() if key not in (ABANDONED, GIVEN_UP)}
-        yield from self._record_failure(error, _RETRY)
+        if self.options.once or ONCE in data:
+            yield from self._note_unknown(error)
+        else:
+            yield from self._record_failure(error, _RETRY)
+
+    def _stay_held(self) -> Operation:
+        """Wait for a person. Fail the step if its `unknown_timeout` is over."""
+        entry = self.entry
+        if COPIED in (mark := entry.data[HELD]):
+            with self.journal.lock:
+                known = {name: value for name, value in mark.items() if name != COPIED}
+                self.journal.mark(entry, data={**entry.data, HELD: known})
+                self.journal.note_held(entry)
+            yield from commit_held(self.journal, entry)
+        due = entry.next_attempt_at
+        if due is None or due > self.environment.now():
+            raise held_park(entry)
+        self.journal.mark(self.entry, **failed_by(self.entry))
+        yield Save(is_failure=True)
+        self._tell(self.entry.error or ErrorInfo("Exception", "unknown"))
+
+    # -- an attempt of which nobody knows whether it was done
+
+    def _is_in_doubt(self) -> bool:
+        """Return True if the next attempt may have been made already, in time that the database has lost."""
+        doubt, options = self.scope.doubt, self.options
+        return doubt is not None and not (options.atomic or options.ephemeral) and doubt.is_about(self.entry)
+
+    def _note_unknown(
+        self, error: ErrorInfo, cause: Exception | None = None, *, is_in_doubt: bool = False
+    ) -> Operation:
+        """Record how the attempt ended. Then `verify` is asked; without one, a person is.
+
+        `is_in_doubt`: the attempt, if there was one, is not recorded.
+        """
+        entry = self.entry
+        with self.journal.lock:
+            if is_in_doubt:
+                self._note_call()
+                entry.data = {**intent(self.journal, entry, self.options), IN_DOUBT: self.options.once}
+            else:
+                self._end_attempt(error)
+            if ONCE not in entry.data:  # begun by code that lacked once=True
+                entry.data = intent(self.journal, entry, self.options)
+            if self.options.verify is not None:
+                self.journal.mark(
+                    entry,
+                    status=EntryStatus.UNKNOWN,
+                    error=error,
+                    output=None,
+                    completed_at=None,
+                    finished_ordinal=None,
+                    next_attempt_at=None,
+                )
+            else:
+                self._hold_unknown(error)
+        yield from self._commit_failure()
+        if cause is not None:
+            self.journal.note_raised(entry.location, cause)
+        if entry.status == EntryStatus.UNKNOWN:
+            details = {"location": entry.location, "attempt": entry.attempts, "error": error}
+            self.environment.emit(Event("step_unknown", details))
+
+    def _is_found(self) -> Operation:
+        """Ask `verify`, and record its answer. Return True if the attempt was done, and its value is recorded."""
+        options = self.options
+        if options.verify is None:  # the code has it no more
+            self._hold_unknown(self.entry.error)
+            yield from self._commit_failure()
+            raise held_park(self.entry)
+        answer = yield from ask(self.journal, self.entry, self._question(), is_concurrent=self.scope.is_concurrent)
+        if isinstance(answer, Found):
+            try:
+                self._record(answer.value)
+            except PayloadError as refused:
+                answer = Unknown(str(refused))
+            else:
+                yield SAVE
+                return True
+        error = with_answer(self.entry.error, answer)
+        if isinstance(answer, NotDone):
+            if self.scope.doubt is not None:
+                self.entry.data = {**self.entry.data, NOT_DONE: self.environment.now().isoformat()}
+            if IN_DOUBT in self.entry.data:
+                self.journal.mark(self.entry, **not_begun(self.entry))
+                yield SAVE
+                return False
+            yield from self._record_failure(error, _RETRY, is_noted=True)
+            if self.entry.status != EntryStatus.FAILED:
+                raise self._outcome()
+            return False
+        self._hold_unknown(error)
+        yield from self._commit_failure()
+        raise held_park(self.entry)
+
+    def _commit_failure(self) -> Operation:
+        if self.entry.status == EntryStatus.HELD:
+            yield from commit_held(self.journal, self.entry)
+        else:
+            yield Save(is_failure=True)
+
+    def _question(self) -> Question:
+        options = self.options
+        assert options.verify is not None
+        return Question(
+            function=options.verify,
+            args=self.args,
+            timeout=options.timeout_or(self.environment.step_timeout),
+            retries=options.verify_retries,
+            policy=options,
+        )
+
+    def _hold_unknown(self, error: ErrorInfo | None) -> None:
+        within = self.options.unknown_timeout
+        until = None if within is None else self.environment.now() + timedelta(seconds=float(within))  # type: ignore[arg-type]  # normalised
+        hold(self.journal, self.entry, HeldReason.UNKNOWN, error=error, until=until)
+
+    def _recorded(self) -> Any:
+        self.scope.determinism.observe(self.entry)
+        return self.environment.decode(self.entry.output, "output", self.entry.location)
+
+    # -- before the attempt
 
     def _wait_for_backoff(self) -> None:
         if self.entry.status != EntryStatus.FAILED:
@@ -251,14 +404,25 @@ class _Attempt:
     def _start(self) -> None:
         entry, options = self.entry, self.options
         with self.journal.lock:
-            if entry.arguments is None:
-                entry.arguments = self._arguments()
-            if options.rollback is not None:
-                entry.data = {**entry.data, "rollback": self._compensation(options)}
+            self._note_call()
+            if options.once:
+                entry.data = intent(self.journal, entry, options)
+                if options.verify is not None:
+                    self.journal.questions[entry.location] = self._question()
             entry.status = EntryStatus.RUNNING
             entry.attempts += 1
             entry.last_attempt_at = self.environment.now()
             entry.next_attempt_at = None
+
+    def _note_call(self) -> None:
+        """Note in the entry what is called, and how it is undone."""
+        entry = self.entry
+        if entry.arguments is None:
+            entry.arguments = self._arguments()
+        if self.options.summary:
+            entry.data = {**entry.data, SUMMARY: self.options.summary}
+        if self.options.rollback is not None:
+            entry.data = {**entry.data, "rollback": self._compensation(self.options)}
 
     def _arguments(self) -> str | None:
         """Return the encoded arguments, for operators and for a rollback handler; with a handler they must be
@@ -301,6 +465,8 @@ class _Attempt:
             timeout=timeout,
             heartbeat=self.options.heartbeat,
             _begin_progress=None if self.options.atomic else self._begin_progress,
+            _show=partial(show, self.journal),
+            _on_chunk=self.environment.on_chunk,
         )
         self.info = info
         value = yield Call(
@@ -318,6 +484,8 @@ class _Attempt:
             self._record(value)
             if not self.options.ephemeral:
                 yield SAVE
+        if info.has_emitted:
+            self.environment.on_stream_end(info.location, info.attempt)
         return self.environment.decode(self.entry.output, "output", self.entry.location)
 
     def _begin_progress(self) -> StepProgress:
@@ -329,6 +497,8 @@ class _Attempt:
         progress = self.info.begun_progress if self.info is not None else None
         with self.journal.lock:  # what ends with the step is in the commit of its record, whichever branch makes that
             self.journal.finish(self.entry, output=output)
+            if self.scope.doubt is not None:
+                self.scope.doubt.end_with(self.journal, self.entry)
             if self.options.limit is not None:
                 self.journal.release_slots(self.entry.location)
             saved = self.journal.saved_at(self.entry.location)
@@ -342,7 +512,7 @@ class _Attempt:
     def _outcome(self) -> BaseException:
         if self.entry.status == EntryStatus.EXHAUSTED:
             return self._failure_error()
-        return self._park()
+        return held_park(self.entry) if self.entry.status == EntryStatus.HELD else self._park()
 
     def _park(self) -> Park:
         """Return the Park that lasts until the next attempt."""
@@ -353,7 +523,10 @@ class _Attempt:
         doing = backing_off(entry.location, kind, entry.attempts, attempts)
         return Park(entry.next_attempt_at, doing=[doing])
 
-    def _record_failure(self, error: ErrorInfo, verdict: str, cause: Exception | None = None) -> Operation:
+    def _record_failure(
+        self, error: ErrorInfo, verdict: str, cause: Exception | None = None, *, is_noted: bool = False
+    ) -> Operation:
+        """Record a failed attempt, and what follows. `is_noted`: the attempt itself is recorded already."""
         entry, options = self.entry, self.options
         now = self.environment.now()
         last_attempt_at = entry.last_attempt_at or now
@@ -376,18 +549,13 @@ class _Attempt:
             if retry.uncounted:
                 data = {**data, UNCOUNTED: retry.uncounted}
         will_retry = retry_at is not None
-        if not will_retry:
-            data = {**data, "failure": self._failure_data(verdict, cause)}
-        progress = self.info.begun_progress if self.info is not None else None
-        saved = progress.newest() if progress is not None else None
+        failure = None if will_retry else self._failure_data(verdict, cause)
+        is_held = failure is not None and self._is_to_hold(failure["kind"])
+        if failure is not None and not is_held:
+            data = {**data, "failure": failure}
         with self.journal.lock:
-            if saved is not None:
-                self.journal.add(saved)
-            if LIMIT in entry.data:
-                self.journal.release_slots(entry.location)
-            self.journal.add(
-                AttemptRecord(entry.location, entry.attempts, self.environment.worker, last_attempt_at, now, error)
-            )
+            if not is_noted:
+                self._end_attempt(error)
             self.journal.mark(
                 entry,
                 status=EntryStatus.FAILED if will_retry else EntryStatus.EXHAUSTED,
@@ -398,15 +566,40 @@ class _Attempt:
                 finished_ordinal=None,
                 next_attempt_at=retry_at,
             )
-        yield Save(is_failure=True)
+            if is_held:
+                hold(self.journal, entry, HeldReason.EXHAUSTED, failure=failure)
+        yield from self._commit_failure()
+        if not will_retry and self.info is not None and self.info.has_emitted:
+            self.environment.on_stream_end(self.info.location, self.info.attempt)
         if not will_retry and cause is not None:
             self.journal.note_raised(entry.location, cause)
-        self._tell(error, will_retry, retry_at)
+        self._tell(error, retry_at)
+
+    def _end_attempt(self, error: ErrorInfo) -> None:
+        """Add what every failed attempt leaves to the next commit: its record, its saves and its slots."""
+        progress = self.info.begun_progress if self.info is not None else None
+        if (saved := progress.newest() if progress is not None else None) is not None:
+            self.journal.add(saved)
+        if LIMIT in self.entry.data:
+            self.journal.release_slots(self.entry.location)
+        note_attempt(self.journal, self.entry, error)
+
+    def _is_to_hold(self, kind: str) -> bool:
+        """Return True if the step waits for a person instead of failing, now that its attempts are used up.
+
+        The workflow's default leaves out failures that the code asks for as a value.
+        """
+        if kind not in ("exhausted", "timeout"):
+            return False
+        wanted = self.options.when_exhausted
+        if wanted is None and kind not in self.caught:
+            wanted = self.journal.when_exhausted
+        return wanted == "hold"
 
     def _failure_data(self, verdict: str, cause: Exception | None) -> dict[str, Any]:
         if verdict == _RETRY:  # all attempts are used up
             kind = "timeout" if isinstance(cause, StepTimeoutError) else "exhausted"
-            return {"kind": kind, "raises": "exhausted"}
+            return {**EXHAUSTED, "kind": kind}
         data: dict[str, Any] = {"kind": verdict, "raises": verdict}
         if isinstance(cause, PayloadError):
             data["payload"] = [cause.what, cause.path, cause.problem, cause.advice]
@@ -414,8 +607,8 @@ class _Attempt:
             data["class"] = f"{type(cause).__module__}:{type(cause).__qualname__}"
         return data
 
-    def _tell(self, error: ErrorInfo, will_retry: bool, retry_at: datetime | None) -> None:
-        entry = self.entry
+    def _tell(self, error: ErrorInfo, retry_at: datetime | None = None) -> None:
+        entry, will_retry = self.entry, retry_at is not None
         counted, most = entry.attempts - entry.data.get(UNCOUNTED, 0), self.options.max_retries
         left = 0 if not will_retry else None if most is None else max(0, most - max(0, counted - 1))
         details = {
@@ -424,7 +617,7 @@ class _Attempt:
             "retries_left": left,
             "will_retry": will_retry,
             "retry_at": retry_at,
-            "is_caught": not will_retry and entry.data["failure"]["kind"] in self.caught,
+            "is_caught": not will_retry and entry.data.get("failure", {}).get("kind") in self.caught,
             "error": error,
         }
         self.environment.emit(Event("step_failed", details))
@@ -465,6 +658,11 @@ def _made(kind: type[Exception], base: type[Exception], message: str) -> Excepti
         error = kind.__new__(kind, message)
         error.args = (message,)
     return error if message_of(error) == message else base(message)
+
+
+def _forgotten(name: str) -> ErrorInfo:
+    what = f'the database went back in time, and lacks what step "{name}" may have done in the time that it lost'
+    return ErrorInfo("DatabaseWentBack", what)
 
 
 _RETRY = "retry"

@@ -17,7 +17,9 @@ from typing import Any, Final, Self
 from durable.core.control_flow import Park
 from durable.core.errors import STOPPED
 from durable.core.limits.slot_records import Admission, limit_label
-from durable.core.location import display_location, unescape
+from durable.core.location import LINK_QUEUES, display_location, unescape
+from durable.core.outcomes import is_unsettled
+from durable.core.records import EntryRecord
 from durable.core.words import ENGLISH, Words, gettext_noop
 
 _MAX_DOING: Final = 300  # the length of the text about what a run is doing: branches may do many things
@@ -28,6 +30,11 @@ _BACKING_OFF: Final = "backing_off"
 _IN_LINE: Final = "in_line"
 _AWAITING: Final = "awaiting"
 _RATED: Final = "rated"
+_UNKNOWN: Final = "unknown"
+_EXHAUSTED: Final = "exhausted"
+#: The kinds of steps that wait for a person; a summary has them first.
+_HELD: Final = (_UNKNOWN, _EXHAUSTED)
+_TYPE_LIMIT: Final = 60  # characters of an error's type
 #: The kinds that mention other runs, each with its counterpart that does not.
 _ALONE: Final = {_AWAITING: "awaiting_one", _IN_LINE: "lined", _RATED: "paced"}
 #: Why a child was cancelled, in words: with its parent, or because the parent has taken its start back.
@@ -53,6 +60,8 @@ class SummaryKind(StrEnum):
     DIVERGED = "diverged"
     MISTAKE = "mistake"
     STOPPED_BY_MISTAKE = "stopped_by_mistake"
+    END_REFUSED = "end_refused"
+    CANCELLING = "cancelling"
     COMPENSATING = "compensating"
     HANDLER_BACKOFF = "handler_backoff"
     HANDLER_FAILED = "handler_failed"
@@ -153,14 +162,22 @@ class Summary(str):
         """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
         return self.kind is SummaryKind.HANDLER_BACKOFF or any(
-            each["kind"] not in ("asleep", "mapping", *_ALONE, *_ALONE.values()) for each in doing
+            each["kind"] not in ("asleep", "answering", "mapping", *_HELD, *_ALONE, *_ALONE.values()) for each in doing
         )
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a step of the run waits for a person."""
+        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
+        return any(each["kind"] in _HELD for each in doing)
 
     @property
     def without_others(self) -> Summary:
         """The same summary without facts about other runs: their number in a line, and the ids of children."""
         if self.kind in (SummaryKind.PARENT_ENDED, SummaryKind.DROPPED):
             return self.with_facts(parent="…")
+        if self.kind is SummaryKind.CANCELLING:  # the reason may name its parent
+            return self.with_facts(reason="…")
         if self.kind is not SummaryKind.WAITING:
             return self
         return self.with_facts(
@@ -173,6 +190,11 @@ class Summary(str):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Summary.load, (self.stored,)
+
+
+def is_held(summary: str) -> bool:
+    """Return True if this is the summary of a run with a step that waits for a person."""
+    return Summary.load(summary).is_held
 
 
 def kind_of_stored(beginning: str) -> SummaryKind:
@@ -188,15 +210,27 @@ def waiting(park: Park) -> Summary:
     """Return the summary of a parked run: what it is doing, what it waits for, and until when."""
     return Summary(
         SummaryKind.WAITING,
-        doing=list(_shown(park.doing)),
-        queues=None if park.names is None else [unescape(each) for each in sorted(park.names)],
+        doing=list(_shown(sorted(park.doing, key=lambda each: each["kind"] not in _HELD))),
+        queues=_queues(park.names),
         until=None if park.deadline is None else park.deadline.isoformat(),
     )
+
+
+def _queues(names: frozenset[str] | None) -> list[str] | None:
+    """Return the queues that code sends to, [] for any, None for none; those of links stand in `doing`."""
+    if not names or "" in names:
+        return None if names is None else []
+    return [unescape(each) for each in sorted(names) if not each.startswith(LINK_QUEUES)] or None
 
 
 def asleep(location: str) -> Doing:
     """A sleep at this location."""
     return {"kind": "asleep", "location": location}
+
+
+def answering(location: str) -> Doing:
+    """A wait for the answer of the link at this location."""
+    return {"kind": "answering", "location": location}
 
 
 def awaiting(location: str, child_id: str) -> Doing:
@@ -234,6 +268,18 @@ def backing_off(location: str, error: str, attempt: int, attempts: int | None) -
         "attempt": attempt,
         "attempts": attempts,
     }
+
+
+def held(entry: EntryRecord) -> Doing:
+    """A step that waits for a person."""
+    kind = _UNKNOWN if is_unsettled(entry) else _EXHAUSTED
+    return {**asking(entry), "kind": kind}
+
+
+def asking(entry: EntryRecord) -> Doing:
+    """A step whose `verify` is asked again, because it has failed."""
+    error = "unknown" if entry.error is None else entry.error.type[:_TYPE_LIMIT]
+    return {"kind": "asking", "location": entry.location, "error": error, "attempt": entry.attempts}
 
 
 def compensating(reason: str) -> Doing:
@@ -331,6 +377,7 @@ def _held(words: Words, workflow: str, by: str, reason: str) -> str:
 
 _DOING: Final[Mapping[str, str]] = {
     "asleep": gettext_noop('asleep in "{location}"'),
+    "answering": gettext_noop('waiting for the answer of link "{location}"'),
     _AWAITING: gettext_noop('waiting for child "{child}"'),
     _IN_LINE: gettext_noop("number {place} in line for {limit} ({held} of {at_once} held)"),
     _RATED: gettext_noop("rate {limit}, {before} before it"),
@@ -339,6 +386,11 @@ _DOING: Final[Mapping[str, str]] = {
     _ALONE[_RATED]: gettext_noop("rate {limit}"),
     "mapping": gettext_noop('waiting for the children of the map "{location}" ({size})'),
     _BACKING_OFF: gettext_noop('step "{location}" failed ({error}), attempt {attempt} of {attempts}'),
+    _UNKNOWN: gettext_noop(
+        'step "{location}" waits for a person: nobody knows whether attempt {attempt} was done ({error})'
+    ),
+    _EXHAUSTED: gettext_noop('step "{location}" waits for a person: its attempts are used up ({error})'),
+    "asking": gettext_noop('step "{location}": asking again whether attempt {attempt} was done ({error})'),
     "compensating": gettext_noop("compensating ({reason}), a rollback handler waits for its next try"),
 }
 
@@ -361,6 +413,8 @@ _SENTENCES: Final[Mapping[SummaryKind, str | Callable[..., str]]] = {
     ),
     SummaryKind.MISTAKE: gettext_noop("a mistake in the code, trying again until the grace period ends: {error}"),
     SummaryKind.STOPPED_BY_MISTAKE: _stopped,
+    SummaryKind.END_REFUSED: gettext_noop("cannot end: its on_end, {function}, failed, trying again: {error}"),
+    SummaryKind.CANCELLING: gettext_noop("to be cancelled by a worker: {reason}"),
     SummaryKind.COMPENSATING: gettext_noop("compensating"),
     SummaryKind.HANDLER_BACKOFF: gettext_noop("compensating: a rollback handler waits for its next try"),
     SummaryKind.HANDLER_FAILED: gettext_noop('the rollback handler of "{location}" failed: {error}'),

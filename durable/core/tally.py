@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+#: The word, beside the states, for an open run with a step that waits for a person, where a verb is meant for it.
+HELD: Final = "held"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,13 +19,15 @@ class RunLimits:
     """The time limits of a run; None for no limit.
 
     `deadline` is `length` seconds after the start or the recovery. `work_limit` is in seconds. `worked` is the time
-    that ended passes have worked on the run since then.
+    that ended passes have worked on the run since then. `in_doubt` is no limit, but stored with them: since when the
+    run may have done more than is recorded (`durable.core.scope.Doubt`).
     """
 
     deadline: datetime | None = None
     length: float | None = None
     work_limit: float | None = None
     worked: float = 0.0
+    in_doubt: datetime | None = None
 
     @classmethod
     def of(cls, now: datetime, deadline: timedelta | datetime | None, work_limit: float | None) -> RunLimits | None:

@@ -21,8 +21,11 @@ diagram with `TRANSITIONS`.
     paused                                      --resumed-->                 pending
     paused                                      --rollback_resumed-->        rolling_back
     running                                     --cancel_requested-->        same
+    pending, sleeping, running, paused          --cancel_handed_over-->      pending
     pending, sleeping, running, paused          --cancelled_at_once-->       cancelled
     pending, sleeping, running, paused          --cancelled_with_rollback--> rolling_back
+    pending, sleeping, running, paused          --settled-->                 same
+    rolling_back                                --settled-->                 same
     failed                                      --recovered-->               pending
     failed                                      --rollback_recovered-->      rolling_back
     pending, sleeping, running, paused          --replayed-->                pending
@@ -75,7 +78,8 @@ diagram with `TRANSITIONS`.
 A run that is `running` or `rolling_back` has a worker with a live lease, or waits for one: a crashed worker leaves its
 run in the state in which it was, due, with a lease that expires. A verb on a run with a live lease only leaves a
 request (`pause_requested`, `cancel_requested`), which the pass carries out at its next operation. On any other run the
-verb acts at once.
+verb acts at once. An end that needs the code of the workflow's `on_end` is handed over to a worker
+(`cancel_handed_over`), where no process with that code makes it.
 """
 
 from __future__ import annotations
@@ -92,6 +96,7 @@ __all__ = [
     "ALLOWED",
     "NEVER_WRITTEN",
     "TRANSITIONS",
+    "cancel_handed_over",
     "cancel_requested",
     "cancel_rollback_begun",
     "cancel_rolled_back",
@@ -128,6 +133,7 @@ __all__ = [
     "rollback_stopped",
     "rolled_back",
     "sent_to",
+    "settled",
     "started",
     "starts_of",
     "stopped",
@@ -163,8 +169,10 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
     "resumed": _to(PENDING, PAUSED),
     "rollback_resumed": _to(ROLLING_BACK, PAUSED),
     "cancel_requested": _same(RUNNING),
+    "cancel_handed_over": _to(PENDING, PENDING, SLEEPING, RUNNING, PAUSED),
     "cancelled_at_once": _to(CANCELLED, PENDING, SLEEPING, RUNNING, PAUSED),
     "cancelled_with_rollback": _to(ROLLING_BACK, PENDING, SLEEPING, RUNNING, PAUSED),
+    "settled": _same(PENDING, SLEEPING, RUNNING, PAUSED, ROLLING_BACK),
     "recovered": _to(PENDING, FAILED),
     "rollback_recovered": _to(ROLLING_BACK, FAILED),
     "replayed": _to(PENDING, PENDING, SLEEPING, RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED),
@@ -216,6 +224,7 @@ ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
     "resume": starts_of("resumed", "rollback_resumed"),
     "cancel": starts_of("cancelled_at_once", "cancelled_with_rollback", "cancel_requested"),
     "recover": starts_of("recovered", "rollback_recovered"),
+    "settle": starts_of("settled"),
 }
 
 
@@ -306,6 +315,12 @@ def woken(run: RunRecord, *, now: datetime) -> RunPatch:
     return {**_noticed(run, "woken"), "wake_at": now}
 
 
+def settled(run: RunRecord, *, now: datetime) -> RunPatch:
+    """A held step is settled, or tried again: the run is due now, unless it is paused."""
+    patch = _noticed(run, "settled")
+    return patch if run.state == PAUSED else {**patch, "wake_at": now}
+
+
 def moved(run: RunRecord, *, wake_at: datetime, input: str | None) -> MovedPatch:
     """A later start under the key of a run that has not begun: the run is due later, with that start's input if it is
     given.
@@ -358,6 +373,21 @@ def rollback_resumed(run: RunRecord, *, now: datetime, summary: str) -> RunPatch
 def cancel_requested(run: RunRecord, *, request: str, reason: str) -> RunPatch:
     """A cancel of a run that a worker has, with or without its rollback: a request to that worker."""
     return {**_noticed(run, "cancel_requested"), "pending_request": request, "request_reason": reason}
+
+
+def cancel_handed_over(run: RunRecord, *, now: datetime, reason: str, summary: str) -> RunPatch:
+    """A cancel of a run that no worker has, and whose end another process has to make: a request to the next worker.
+
+    The run is due, even if it was paused.
+    """
+    return {
+        **_taken_away(run, "cancel_handed_over"),
+        "pending_request": Request.CANCEL,
+        "request_reason": reason,
+        "wake_at": now,
+        "waiting_for": "",
+        "summary": summary,
+    }
 
 
 def cancelled_at_once(run: RunRecord, *, now: datetime, reason: str, summary: str) -> RunPatch:
@@ -540,7 +570,10 @@ def parked(run: RunRecord, *, wake_at: datetime | None, waiting_for: str, summar
 
 
 def diverging(run: RunRecord, *, since: datetime, wake_at: datetime | None, summary: str) -> RunPatch:
-    """A park until a worker has other code: this one does not fit, has a mistake, or lacks the workflow."""
+    """A park until a worker has other code: this one does not fit, has a mistake, or lacks the workflow.
+
+    So does a run whose end the workflow's `on_end` has refused.
+    """
     return {**_left(run, "diverging", summary), "wake_at": wake_at, "diverged_at": since}
 
 

@@ -22,7 +22,8 @@ loads the history as it is and does what is missing again.
 - A commit that has made an entry leaves that entry: its location and its ordinal, which no other entry of the run has.
   This is nearly every commit, and costs one look at an index: 4 % of the server's CPU time for a step (8 µs on a busy
   machine, as the best of 50 alternating rounds with and without), and 2 % of Python's. No log is written for it.
-- A commit that has only changed entries which were there leaves one of them as it has written it.
+- A commit that has only changed entries which were there leaves one of them as it has written it; a step that it has
+  held, which a person may settle at any time, only as being there.
 - A commit that has only changed the run's state, as the beginning of a compensation does, leaves that state.
 - A commit that leaves nothing keeps the witness of the one before, unless it deletes it. Such a commit ends the pass,
   or is about messages and slots beside records.
@@ -43,7 +44,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-from durable.core.records import Batch, EntryRecord, Witness
+from durable.core.records import Batch, EntryRecord, EntryStatus, Witness
 
 #: The lowest fence that a claim gives, and the range of the random steps.
 FIRST: Final = 2**29
@@ -136,7 +137,7 @@ class Witnesses:
                 changed = entry
         if new is not None:
             return Witness(new.location, new.ordinal)
-        if changed is not None:
-            return Witness(changed.location, changed.ordinal, changed)
+        if changed is not None:  # a person may settle a held step meanwhile
+            return Witness(changed.location, changed.ordinal, None if changed.status == EntryStatus.HELD else changed)
         state = None if batch.run is None else batch.run.get("state")
         return None if state is None else Witness(state=state)

@@ -32,9 +32,15 @@ from durable.core import clock
 from durable.core.children import operations as children
 from durable.core.children import rollback as child_rollback
 from durable.core.children.questions import RecoverChild, Supersede, UndoChild
-from durable.core.control_flow import CommitsLost, ControlFlow, LeaseLost, PassAborted
+from durable.core.control_flow import CommitsLost, ControlFlow, EndUnknown, LeaseLost, PassAborted
 from durable.core.effects import Ask, Call, Save
-from durable.core.errors import KeyConflictError, RateUnitsError, RunNotFoundError, UnknownLimitError
+from durable.core.errors import (
+    EndRefusedError,
+    KeyConflictError,
+    RateUnitsError,
+    RunNotFoundError,
+    UnknownLimitError,
+)
 from durable.core.ids import new_id
 from durable.core.journal import Event, Journal
 from durable.core.limits.rates import LimitClosing, Reservation
@@ -60,6 +66,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
 )
+from durable.core.registry import WorkflowDefinition
 from durable.core.transitions import started
 from durable.drivers.threads import ThreadDelegate
 from durable.execution.commit_retry import retry_commit
@@ -68,6 +75,7 @@ from durable.execution.environment import COMMITS_LOST, LEASE_LOST, Eviction, Pa
 from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
 from durable.store.base import MessagesLeft, inherited
+from durable.store.ends import has_function
 from durable.store.families import Decide, recover_family
 from durable.store.transactions import BROKEN, kept_open
 
@@ -168,8 +176,9 @@ _BROKEN_TRANSACTION = (TransactionManagementError, InternalError, sessions.ReadO
 class CommitSession:
     """Commits the changes in `journal`, one batch after the other, until the pass ends.
 
-    `notify` notifies workers that these queues have due runs. `copied` re-encodes codec text for another place. In
-    branch threads, commits are delegated to the pass's own thread, except those of atomic steps.
+    `notify` notifies workers that these queues have due runs. `copied` re-encodes codec text for another place.
+    `definition` is the workflow of the run, None if this process does not know it. In branch threads, commits are
+    delegated to the pass's own thread, except those of atomic steps.
     """
 
     def __init__(
@@ -183,6 +192,7 @@ class CommitSession:
         delegate: ThreadDelegate,
         notify: Callable[[Iterable[str]], None],
         copied: Copied,
+        definition: WorkflowDefinition | None,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -192,6 +202,7 @@ class CommitSession:
         self._delegate = delegate
         self._notify = notify
         self._copied = copied
+        self._definition = definition
         self._lock = threading.Lock()
         self._until_look = LOOK_EVERY  # entries
         self._generation = 0  # the journal's count of taken changes that are committed
@@ -211,6 +222,7 @@ class CommitSession:
             if effect.run is None and effect.park_change_seq is None and self._generation >= due:
                 return None  # while this branch waited, another one has committed for both
             try:
+                ends_with_call = effect.run is not None and effect.run.get("state") in ENDED and self._calls_at_end()
                 batch = self._journal.take_batch(
                     effect.run,
                     effect.park_change_seq,
@@ -220,16 +232,26 @@ class CommitSession:
                 )
                 if batch is None:
                     return None
+                if ends_with_call and batch.run is not None:
+                    batch = replace(batch, ended=replace(self._journal.run, **batch.run))
                 generation = self._journal.taken
                 committed = self._write(batch)
                 self._generation = generation
                 self._journal.mark_committed(batch)
                 return committed
-            except (ControlFlow, PassAborted):
+            except (ControlFlow, PassAborted, EndRefusedError):
                 raise
             except BaseException:  # raised by a signal handler; code may swallow it
                 self._journal.is_lost = True
                 raise
+
+    def _calls_at_end(self) -> bool:
+        """Return whether the workflow has an `on_end`. Raises EndUnknown if it has one that this process lacks."""
+        if self._definition is not None:
+            return self._definition.on_end is not None
+        if self._store.calls_at_end(self._journal.run.workflow):
+            raise EndUnknown
+        return False
 
     def ask(self, question: Ask) -> Any:
         """Make the requested change (`CHANGES`), in a transaction of its own; return the answer.
@@ -314,7 +336,13 @@ class CommitSession:
             previous = child.state
             self._check_is_ours()
             return child_rollback.change_of(
-                child, entries, run.id, now, only_open=asked.only_open, is_replaced=asked.is_replaced
+                child,
+                entries,
+                run.id,
+                now,
+                only_open=asked.only_open,
+                is_replaced=asked.is_replaced,
+                hands_over=has_function(self._store, child.workflow),
             )
 
         try:
@@ -377,7 +405,7 @@ class CommitSession:
             holder = self._store.key_holder(asked.workflow, asked.key)
             if holder is None or holder.id != owner.id:
                 return nothing
-            change = children.change_of(owner, asked.reason, now)
+            change = children.change_of(owner, asked.reason, now, hands_over=has_function(self._store, owner.workflow))
             if change is None:
                 is_free = False
                 return nothing
@@ -386,6 +414,8 @@ class CommitSession:
 
         with suppress(RunNotFoundError), self._changing():
             owner = self._store.change(asked.run_id, decide)
+            if owner.wake_at is not None and owner.wake_at <= now:
+                self._notify({owner.queue})
             if owner.parent_id is not None and owner.state in ENDED:  # its parent may wait for it, or a sibling
                 parents = [each.queue for each in [self._store.get(owner.parent_id)] if each is not None]
                 self._notify({owner.queue, *parents})
@@ -497,6 +527,9 @@ class CommitSession:
             raise
         except LeaseLost:
             self._lose_lease()
+            raise
+        except EndRefusedError:
+            self._journal.restore_batch(batch)
             raise
         except Exception as error:
             if in_step_transaction and isinstance(error, _BROKEN_TRANSACTION):

@@ -19,25 +19,35 @@ from typing import Any, Final
 from durable import signals
 from durable.codec.binding import binding, encode_at, rebound, without_limit
 from durable.conf import conf
+from durable.core.causes import failed_at, numberless, pattern_of, place_of
 from durable.core.current import running_workflow
 from durable.core.effects import Call
-from durable.core.errors import STOPPED
+from durable.core.errors import STOPPED, PayloadError
 from durable.core.ids import new_id
 from durable.core.journal import Event
+from durable.core.links import HiddenTokens
 from durable.core.message_types import MessageTypes
 from durable.core.names.recorded_names import resolve_name
+from durable.core.outcomes import HeldReason
 from durable.core.places import Place
-from durable.core.records import TOO_LONG_HISTORY, RunRecord, RunState
+from durable.core.records import TOO_LONG_HISTORY, RunRecord, RunState, StepChunk
+from durable.core.saves import StatusSlot
 from durable.execution.connections import DATABASE_TROUBLE, OpenTransactions
 from durable.instrumentation import observers
+from durable.link_tokens import new_link, token_of
 from durable.runtime import Runtime
 from durable.tag_hashes import stored_tags
 
 logger = logging.getLogger("durable.pass")
 
+#: The most bytes of a chunk that a step emits, as codec text.
+MOST_OF_CHUNK: Final = 65_536
+
 _told_of_length: deque[str] = deque(maxlen=1_000)  # ids of runs
 
-_LOGGED: Final = frozenset({"run_failed", "run_diverged", "run_mistaken", "step_failed", "rollback_failed"})
+_LOGGED: Final = frozenset(
+    {"run_failed", "run_diverged", "run_mistaken", "step_failed", "step_unknown", "step_held", "rollback_failed"}
+)
 
 
 class PassEvents:
@@ -142,8 +152,11 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
     """Log events that operators search the log for, even without a signal receiver."""
     run, workflow, error = details["run"], details["workflow"], details.get("error")
     where = details.get("location", "")
-    extra = {"run_id": run, "workflow": workflow, "location": where}  # as `durable.logs.RunFilter` names them
+    extra: dict[str, Any] = {"run_id": run, "workflow": workflow, "location": where}  # as `durable.logs.RunFilter` does
     if event.name == "run_failed":
+        extra["location"] = failed_at(error, ())
+        if event.cause is not None:
+            extra["cause"] = [event.cause.place, event.cause.error_type, event.cause.pattern]
         # with the exception: an error tracker groups failed runs by it
         if details["is_mistake"]:
             logger.error(
@@ -156,6 +169,17 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
     elif event.name == "run_mistaken":
         text = "run %s of %s: a mistake in the code, tried again at %s: %s"
         logger.error(text, run, workflow, f"{details['retry_at']:%H:%M:%S}", error, extra=extra)
+    elif event.name == "step_unknown":
+        text = "run %s: nobody knows whether step %s, attempt %d, was done: %s; its verify is asked"
+        logger.warning(text, run, where, details["attempt"], error, extra=extra)
+    elif event.name == "step_held":
+        error = details["error"]
+        extra["cause"] = [numberless(place_of(where)), error.type, pattern_of(error.message)]
+        known = (
+            "its attempts are used up" if details["reason"] == HeldReason.EXHAUSTED else "nobody knows if it was done"
+        )
+        text = "run %s of %s waits for a person: step %s, attempt %d: %s: %s"
+        logger.error(text, run, workflow, where, details["attempt"], known, error, extra=extra)
     else:
         what = "step" if event.name == "step_failed" else "rollback handler of"
         then = f"tried again at {details['retry_at']:%H:%M:%S}" if details["will_retry"] else "not tried again"
@@ -191,6 +215,8 @@ class Eviction:
         self.is_changing_fence = False
         #: The operator's request of the run, as last read from the database.
         self.asked = ""
+        #: What the pass shows of its run, None before it shows anything.
+        self.status: StatusSlot | None = None
 
     @property
     def requested(self) -> bool:
@@ -250,8 +276,16 @@ class PassEnvironment:
         self.messages_of: Callable[[str], MessageTypes | None] = at.messages_of
         self.resolve: Callable[[str], Callable[..., Any]] = resolve_name
         self.on_save = at.on_save
+        self._on_status = at.on_status
+        self._deliver_chunk = at.send_chunk if at.chunks is None else at.chunks.append
         self.stored_tags: Callable[[Mapping[str, str]], dict[str, str]] = stored_tags
         self.is_in_transaction = transactions.is_open
+        self._hidden = HiddenTokens()
+
+    def on_status(self, slot: StatusSlot, *, in_step: bool) -> None:
+        self._eviction.status = slot
+        if in_step and self._on_status is not None and (newest := slot.newest()) is not None:
+            self._on_status(newest)
 
     def encode(
         self,
@@ -264,14 +298,19 @@ class PassEnvironment:
         is_collected: bool = False,
     ) -> str:
         if is_collected:
-            return encode_at(without_limit(self._codec), value, what, Place(of_run or self._run.id, field, where))
-        if self._binding is None:
-            return self._codec.encode(value, what=what)
-        return self._binding.encode(value, what=what, place=Place(of_run or self._run.id, field, where))
+            text = encode_at(without_limit(self._codec), value, what, Place(of_run or self._run.id, field, where))
+        elif self._binding is None:
+            text = self._codec.encode(value, what=what)
+        else:
+            text = self._binding.encode(value, what=what, place=Place(of_run or self._run.id, field, where))
+        # another run needs the address itself
+        return self._hidden.hide(text) if self._hidden and of_run in (None, self._run.id) else text
 
     def decode(self, text: str | None, field: str, where: str) -> Any:
         if text is None:
             return None
+        if self._hidden:
+            text = self._hidden.show(text)
         if self._binding is None:
             return self._codec.decode(text)
         return self._binding.decode(text, place=Place(self._run.id, field, where))
@@ -285,6 +324,30 @@ class PassEnvironment:
         if self._binding is None:
             return self._codec.decode(self._run.input, what=what)
         return self._binding.decode(self._run.input, what=what, place=Place(self._run.id, "input"))
+
+    def on_chunk(self, location: str, attempt: int, number: int, chunk: Any) -> None:
+        what = f'a chunk of step "{location}"'
+        text = self.encode(chunk, what, "chunk", location)
+        if (size := len(text.encode(errors="surrogatepass"))) > MOST_OF_CHUNK:
+            advice = "emit smaller parts: readers get each as it is made"
+            raise PayloadError(what, "$", f"{size:,} bytes as text, and {MOST_OF_CHUNK:,} are allowed", advice)
+        self._send_chunk(location, attempt, number, text)
+
+    def on_stream_end(self, location: str, attempt: int) -> None:
+        self._send_chunk(location, attempt, 0, None)
+
+    def _send_chunk(self, location: str, attempt: int, number: int, text: str | None) -> None:
+        run = self._run
+        chunk = StepChunk(
+            run_id=run.id,
+            queue=run.queue,
+            location=location,
+            fence=run.fence,
+            attempt=attempt,
+            number=number,
+            text=text,
+        )
+        self._deliver_chunk(chunk)
 
     def worked(self) -> float:
         return self._monotonic() - self._began
@@ -300,3 +363,12 @@ class PassEnvironment:
 
     def new_id(self) -> str:
         return new_id()
+
+    def new_link(self) -> dict[str, str]:
+        return new_link(self._run.id)
+
+    def know_link(self, data: Mapping[str, Any]) -> str | None:
+        token = token_of(self._run.id, data)
+        if token is not None:
+            self._hidden.know(data["id"], token)
+        return token

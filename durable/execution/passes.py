@@ -19,7 +19,7 @@ from typing import Any, NoReturn, cast
 
 from django.db import Error, connections
 
-from durable import guard, runtime
+from durable import guard, link_tokens, runtime
 from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core import registry
@@ -30,6 +30,7 @@ from durable.core.divergences import OperationAt
 from durable.core.effects import Ask, Call, Operation, Save
 from durable.core.errors import HistoryDivergedError, PayloadError
 from durable.core.journal import Event, Journal, Node
+from durable.core.links import PeekAddress
 from durable.core.records import LONG_HISTORY, TOO_LONG_HISTORY, EntryKind, EntryRecord, Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome, PassPolicy, PassWants, Slots, run_pass
@@ -65,7 +66,13 @@ class PassHost:
     journal_class: type[Journal] = Journal
 
     def __init__(
-        self, run: RunRecord, store: Store, eviction: Eviction, at: Runtime, mistakes: tuple[type[Exception], ...]
+        self,
+        run: RunRecord,
+        store: Store,
+        eviction: Eviction,
+        at: Runtime,
+        mistakes: tuple[type[Exception], ...],
+        definition: WorkflowDefinition | None = None,
     ) -> None:
         self.sequential_branches = at.sequential_branches
         self.max_threads = conf.MAX_BRANCH_THREADS
@@ -91,6 +98,7 @@ class PassHost:
             delegate=self.delegate,
             notify=at.notify,
             copied=at.copied,
+            definition=definition,
         )
 
     @property
@@ -223,7 +231,9 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
     """
     at = at or runtime.current()
     definition = _definition(record, store, at)
-    host = PassHost(record, store, eviction, at, mistakes_of(definition))
+    host = PassHost(record, store, eviction, at, mistakes_of(definition), definition)
+    if definition is not None:
+        host.journal.when_exhausted = definition.when_exhausted
     policy = PassPolicy(
         max_crashes=conf.MAX_CRASHES,
         divergence_grace=conf.DIVERGENCE_GRACE if at.divergence_grace is None else at.divergence_grace,
@@ -350,6 +360,9 @@ class RecordedHost(PassHost):
     calling = calling_here = save = save_atomically = wait = _end
 
     def ask(self, question: Ask) -> Any:
+        if isinstance(question, PeekAddress):
+            found = link_tokens.address(in_test=True)
+            return found._replace(is_recorded=True)
         # the creation of the tags' entry is refused
         return {} if isinstance(question, PeekTags) else self._end()
 

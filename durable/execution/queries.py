@@ -10,13 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from durable import declared_limits
+from durable import declared_limits, link_tokens, runtime
 from durable.conf import conf
 from durable.core.children.entries import open_group, waits_for
 from durable.core.children.questions import KeyOwner, PeekChild, PeekGroup, PeekKey, PeekMembers, PeekTaken
 from durable.core.control_flow import PassAborted
 from durable.core.effects import Ask
 from durable.core.limits.slots import Ancestor, Deadlock, PeekDeadlock, find
+from durable.core.links import Address, PeekAddress
 from durable.core.location import ANY_QUEUE, child_token, is_awaited
 from durable.core.messages import PeekInbox, PeekRun
 from durable.core.records import ENDED, ChildRecord, EntryStatus, GroupRecord, Member, Message, RunRecord
@@ -85,6 +86,9 @@ class PassQueries:
     def _tags(self, _asked: PeekTags) -> dict[str, str]:
         return self._store.tags([self._run.id]).get(self._run.id, {})
 
+    def _address(self, _asked: PeekAddress) -> Address:
+        return link_tokens.address(in_test=runtime.is_replaced())
+
     def _deadlock(self, asked: PeekDeadlock) -> Deadlock | None:
         family = self._family()
         slots = self._store.slots([each.run_id for each in family])
@@ -107,7 +111,7 @@ class PassQueries:
 
     def _awaits(self, parent: RunRecord, child: ChildRecord) -> bool:
         """Return True if the parent waits for this child, or for its group."""
-        if parent.waiting_for != ANY_QUEUE:
+        if not parent.waiting_for.startswith(ANY_QUEUE):
             return is_awaited(parent.waiting_for, child_token(child.member_of or child.run_id))
         waits = (each for each in self._store.load(parent.id) if each.status == EntryStatus.PENDING)
         return any(waits_for(each, child.run_id) or open_group(each) == child.member_of is not None for each in waits)
@@ -139,6 +143,7 @@ _ANSWERS: Final[dict[type[Ask], Callable[[PassQueries, Any], Any]]] = {
     PeekTaken: PassQueries._taken,
     PeekTags: PassQueries._tags,
     PeekDeadlock: PassQueries._deadlock,
+    PeekAddress: PassQueries._address,
 }
 
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from durable.guard.events import MODES, is_developing, mode, raising_by_default, refusing_effects, watch_events
+from durable.guard.events import (
+    MODES,
+    is_developing,
+    mode,
+    raising_by_default,
+    refusing_effects,
+    watch_events,
+    watching_end,
+)
 from durable.guard.statements import install, is_guards, with_unchanged_input
 
 __all__ = [
@@ -21,6 +29,7 @@ __all__ = [
     "raising_by_default",
     "refusing_effects",
     "watch_events",
+    "watching_end",
     "with_unchanged_input",
 ]
 

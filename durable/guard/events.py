@@ -1,7 +1,8 @@
 """Notice files that are written or changed, sockets and processes between two operations.
 
 A Python audit hook reports them. Use it only in development and in tests: a hook stays for the life of the process, and
-is called for each audited event.
+is called for each audited event. The same hook watches the function of an `on_end`, which may have no effect outside
+of the database: it is called in a commit that may be taken back.
 
 Finds the line of workflow code that caused an effect, from the caller's frames. They are read only after an effect
 between two operations, so the cost does not matter.
@@ -20,6 +21,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +32,8 @@ from django.conf import settings
 
 from durable.conf import conf
 from durable.core.current import current_scope, is_in_step, running_run
-from durable.core.errors import OutsideStepError
+from durable.core.errors import EndFunctionError, OutsideStepError
+from durable.core.records import RunRecord
 from durable.core.scope import Scope
 from durable.notifier.wakeups import is_under_test
 
@@ -56,7 +59,9 @@ _TRACING: Final = frozenset(
 _WRAPPING: Final = frozenset({"instrumentation", "integrations", "contrib", "hooks"})
 #: Packages of durable that call workflow code. Effects of its other packages are durable's own.
 _CALLING: Final = frozenset({"core", "drivers", "execution", "context", "replay_check"})
-_GUARD: Final = __name__.rpartition(".")[0]
+#: durable's modules that stand between a call and its caller: the guard, and what counts the effects of a test.
+_BETWEEN: Final = (__name__.rpartition(".")[0], "durable.testing.deaths.effects")
+_CALLING_AT_END: Final = "durable.operations.ends"
 #: Where Django prepares a new session.
 _CONNECTING: Final = ("django.db.backends.base.base", "connect")
 _PYTHON: Final = sysconfig.get_paths()["stdlib"] + os.sep
@@ -101,6 +106,10 @@ def place_of_caller(scope: Scope, *, is_statement: bool = False) -> Place | None
         return None
     if not any(_is_applications(frame) for frame, _ in found):  # in a thread that an async body waits for
         found = [*_frames_awaited(scope.awaited), *found]
+    return _place_of(found)
+
+
+def _place_of(found: Sequence[tuple[FrameType, int]]) -> Place:
     chosen = [each for each in found if _is_applications(each[0])] or found[-1:]
     if not chosen:
         return Place("unknown", 0, "the workflow", ())
@@ -118,9 +127,9 @@ def _frames_of_code(frame: FrameType | None, *, may_export: bool) -> list[tuple[
         name = str(frame.f_globals.get("__name__", ""))
         package, _, rest = name.partition(".")
         if package == "durable":
-            if rest.partition(".")[0] in _CALLING:
+            if rest.partition(".")[0] in _CALLING or name == _CALLING_AT_END:
                 break
-            if not name.startswith(_GUARD):
+            if not name.startswith(_BETWEEN):
                 return None
         elif package in _LET_THROUGH or (name, frame.f_code.co_name) == _CONNECTING:
             return None
@@ -286,29 +295,52 @@ def _notice(event: str, args: tuple[Any, ...]) -> None:
     judge = _JUDGES.get(event)
     if judge is None:
         return
-    scope = scope_between_operations()
-    if scope is not None:
-        judge(scope, args)
+    end = _end.get()
+    scope = scope_between_operations() if end is None else None
+    if scope is None and end is None:
+        return
+    effect = judge(args)
+    if effect is None:
+        return
+    try:
+        if end is not None:
+            _tell_of_end(end, effect)
+        elif scope is not None:
+            remedy = f"put it into a function, which returns what the workflow needs, and write {step_call(scope, effect.step)}"
+            tell(scope, effect.rule, effect.kind, effect.what, remedy)
+    except BaseException:
+        if event == "socket.connect":
+            args[0].close()  # its owner expects an OSError, and would leave it open
+        raise
 
 
-def _file(scope: Scope, args: tuple[Any, ...]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Effect:
+    """An effect outside of the database, the linter's rule about it, and the name of a step that would have it."""
+
+    rule: str
+    kind: str
+    what: str
+    step: str
+
+
+def _file(args: tuple[Any, ...]) -> _Effect | None:
     path, mode, flags = args
     if isinstance(path, int) or not _is_for_writing(mode, flags):
-        return
+        return None
     name = os.fsdecode(path)
     if name.startswith("/dev/"):
-        return
-    what = f"the file {name[:_SHOWN]} opened for writing"
-    tell(scope, "W105", "file", what, _remedy(scope, "write the file"))
+        return None
+    return _Effect("W105", "file", f"the file {name[:_SHOWN]} opened for writing", "write the file")
 
 
-def _change(doing: str) -> Callable[[Scope, tuple[Any, ...]], None]:
+def _change(doing: str) -> Callable[[tuple[Any, ...]], _Effect]:
     """Return the description of a file or directory that is changed without being opened."""
 
-    def judge(scope: Scope, args: tuple[Any, ...]) -> None:
+    def judge(args: tuple[Any, ...]) -> _Effect:
         path = args[0]
         name = f"descriptor {path}" if isinstance(path, int) else os.fsdecode(path)
-        tell(scope, "W105", doing, f"the file {name[:_SHOWN]} {doing}", _remedy(scope, "change the file"))
+        return _Effect("W105", doing, f"the file {name[:_SHOWN]} {doing}", "change the file")
 
     return judge
 
@@ -319,27 +351,18 @@ def _is_for_writing(mode: Any, flags: Any) -> bool:
     return isinstance(flags, int) and bool(flags & _WRITES)
 
 
-def _connection(scope: Scope, args: tuple[Any, ...]) -> None:
-    connecting, address = args
+def _connection(args: tuple[Any, ...]) -> _Effect:
+    _, address = args
     shown = ":".join(str(each) for each in address[:2]) if isinstance(address, tuple) else str(address)
-    what = f"a connection to {shown[:_SHOWN]}"
-    try:
-        tell(scope, "W106", "network", what, _remedy(scope, "call the service"))
-    except BaseException:
-        connecting.close()  # its owner expects an OSError, and would leave it open
-        raise
+    return _Effect("W106", "network", f"a connection to {shown[:_SHOWN]}", "call the service")
 
 
-def _process(scope: Scope, args: tuple[Any, ...]) -> None:
+def _process(args: tuple[Any, ...]) -> _Effect:
     what = f"the process {args[0]!s:.{_SHOWN}}" if args and args[0] else "another process"
-    tell(scope, "W106", "process", what, _remedy(scope, "run the program"))
+    return _Effect("W106", "process", what, "run the program")
 
 
-def _remedy(scope: Scope, name: str) -> str:
-    return f"put it into a function, which returns what the workflow needs, and write {step_call(scope, name)}"
-
-
-_JUDGES: Final[dict[str, Callable[[Scope, tuple[Any, ...]], None]]] = {
+_JUDGES: Final[dict[str, Callable[[tuple[Any, ...]], _Effect | None]]] = {
     "open": _file,
     "os.chmod": _change("given another mode"),
     "os.link": _change("linked"),
@@ -353,7 +376,62 @@ _JUDGES: Final[dict[str, Callable[[Scope, tuple[Any, ...]], None]]] = {
     "subprocess.Popen": _process,
     "os.exec": _process,
     "os.posix_spawn": _process,
-    "os.spawn": lambda scope, args: _process(scope, args[1:]),
+    "os.spawn": lambda args: _process(args[1:]),
     "os.system": _process,
     "os.fork": _process,
 }
+
+
+@dataclass(slots=True)
+class _End:
+    """A call of an `on_end`, and the first effect of it that was refused."""
+
+    run: RunRecord
+    name: str
+    refused: EndFunctionError | None = None
+
+
+_end: ContextVar[_End | None] = ContextVar("durable_end", default=None)
+
+
+@contextmanager
+def watching_end(run: RunRecord, name: str) -> Iterator[None]:
+    """Within the block, a call of `name`, the `on_end` of the run's workflow, refuse or log effects outside of the
+    database.
+
+    Raises EndFunctionError for one that was refused, even if the function has caught the error.
+    """
+    if mode() == "off" or not is_developing():
+        yield
+        return
+    watch_events()
+    end = _End(run, name)
+    token = _end.set(end)
+    try:
+        yield
+    finally:
+        _end.reset(token)
+    if end.refused is not None:
+        raise end.refused
+
+
+def _tell_of_end(end: _End, effect: _Effect) -> None:
+    found = _frames_of_code(sys._getframe(1), may_export=True)
+    if found is None:
+        return
+    place = _place_of(found)
+    if place.allows(effect.rule):
+        return
+    error = EndFunctionError(
+        f"{end.name} had an effect outside of the database: {effect.what} ({place}). It is called in the commit that ends "
+        "the run, which may be taken back, and be made again: start a run in it that does this in a step"
+    )
+    if mode() == "raise":
+        end.refused = end.refused or error
+        raise error
+    key = (place.path, place.line, effect.kind)
+    if key in _told or len(_told) >= _MAX_TOLD:
+        return
+    _told.add(key)
+    about = {"run_id": end.run.id, "workflow": end.run.workflow}
+    logger.warning("run %s of %s: %s", end.run.id, end.run.workflow, error, extra=about)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from types import UnionType
@@ -25,6 +25,7 @@ from durable.codec import Codec
 from durable.conf import conf
 from durable.core.entry_shapes import check_shape
 from durable.core.errors import DurableError, ErrorInfo, RunNotFoundError
+from durable.core.new_runs import MAX_KEY, Subject
 from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
 from durable.core.rewind.replay import moved_entry, moved_message
@@ -33,6 +34,7 @@ from durable.core.tags import check_stored
 from durable.histories.values import PLAIN, Values, converted_entry, converted_message, converted_run, converted_tags
 from durable.models import Entry, QueueMessage
 from durable.models.rows import in_batches, weight
+from durable.models.starts import MAX_LABEL
 from durable.replay_check import RecordedRun
 from durable.replay_check.read_only import snapshot
 
@@ -133,7 +135,8 @@ class StoredHistory:
     """A run as a file has it: its row, its entries in order, and its messages in order.
 
     `exported_at` is when it was written. `codec` reads its values; None for the project's. `source` is the file and the
-    line where it begins. `tags` and `tags_at_start` have values by name, as they are stored.
+    line where it begins. `tags` and `tags_at_start` have values by name, as they are stored. `subjects` are what the
+    run is about.
     """
 
     run: RunRecord
@@ -144,6 +147,7 @@ class StoredHistory:
     source: str
     tags: Mapping[str, str] = field(default_factory=dict)
     tags_at_start: Mapping[str, str] = field(default_factory=dict)
+    subjects: Sequence[Subject] = ()
 
     @property
     def codec(self) -> Codec | None:
@@ -236,6 +240,7 @@ def _begun(data: dict[str, Any], at: str) -> StoredHistory:
         source=at,
         tags=tags,
         tags_at_start=at_start,
+        subjects=[_subject(*each) for each in data.get("subjects", [])],
     )
 
 
@@ -292,6 +297,8 @@ def digest_of(history: StoredHistory) -> str:
     lines += [MESSAGE.data(each) for each in history.messages]
     if history.tags:
         lines += [history.tags, history.tags_at_start]
+    if history.subjects:
+        lines.append(list(map(astuple, history.subjects)))
     for each in lines:
         found.update(_encode(each).encode())
     return found.hexdigest()[:32]
@@ -320,7 +327,7 @@ def written_history(run_id: str, values: Values = Values.STORED) -> Iterator[str
             "values": values.value,
             "run": RUN.data(converted_run(run, values)),
         }
-        yield _encoded({**first, **_tags(run, values)})
+        yield _encoded({**first, **_tags(run, values), **_subjects(run)})
         entries = messages = 0
         found: QuerySet[Any] = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
         columns = ("output", "arguments", "data")
@@ -361,3 +368,17 @@ def _entry(row: Entry) -> EntryRecord:
 
 def _message(row: QueueMessage) -> Message:
     return Message(**{name: getattr(row, name) for name in _OF_MESSAGE})
+
+
+def _subjects(run: RunRecord) -> dict[str, list[Any]]:
+    """Return the field of the first line that says what the run is about; none if it is about nothing."""
+    found = runtime.current().store.subjects([run.id]).get(run.id)
+    return {} if found is None else {"subjects": list(map(astuple, found))}
+
+
+def _subject(model: str, key: str, cancels: bool) -> Subject:  # as it is written
+    if not (isinstance(model, str) and isinstance(key, str) and isinstance(cancels, bool)):
+        raise TypeError("what a run is about is a model's label, a key, and whether its deletion cancels the run")
+    if not (0 < len(model) <= MAX_LABEL and 0 < len(key) <= MAX_KEY):
+        raise ValueError(f"what the run is about does not fit: {model[:64]!r}, {key[:64]!r}")
+    return Subject(model, key, cancels)

@@ -23,8 +23,9 @@ from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
 from durable.core.places import Place
-from durable.core.records import EntryRecord, Message, RunRecord
+from durable.core.records import LINK_SECRET, EntryKind, EntryRecord, Message, RunRecord
 from durable.core.rewind.replay import moved_entry, moved_message
+from durable.core.steps import SUMMARY
 from durable.core.tags import MAX_VALUE, with_new_values
 from durable.inspection.payloads import redacted, to_plain
 
@@ -74,6 +75,9 @@ def converted_run(run: RunRecord, values: Values) -> RunRecord:
 
 def converted_entry(run: RunRecord, entry: EntryRecord, values: Values) -> EntryRecord:
     """Return the entry of the run with its values in the form `values`. Raises PayloadError."""
+    if entry.kind == EntryKind.LINK:  # a copy has an address of its own, whoever has the key of the original
+        data = {name: value for name, value in entry.data.items() if name not in LINK_SECRET}
+        entry = dataclasses.replace(entry, data=data)
     if values is Values.STORED:
         return entry
     change = _Change(run.workflow, values)
@@ -122,14 +126,14 @@ class _Change:
     def error(self, error: ErrorInfo | None) -> ErrorInfo | None:
         return None if error is None else ErrorInfo(error.type, self.prose(error.message), "")
 
-    def prose(self, text: str) -> str:
-        """Convert the text of an error or of a person."""
+    def prose(self, text: str, field: str = "error") -> str:
+        """Convert the text of an error or of a person, or the line of a step."""
         if not text:
             return ""
-        return str(redacted(self._workflow, "error", text)) if conf.REDACT else REDACTED
+        return str(redacted(self._workflow, field, text)) if conf.REDACT else REDACTED
 
     def data(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the engine's data of an entry, with texts of errors and people removed."""
+        """Return the engine's data of an entry, with the lines of steps and texts of errors and people removed."""
         found = dict(data)
         if "branches" in found:
             found["branches"] = {name: self._branch(each) for name, each in found["branches"].items()}
@@ -142,6 +146,8 @@ class _Change:
                     [place, child, kind, self.prose(text), ""] for place, child, kind, text, *_ in failure["first"]
                 ]
             found["failure"] = failure
+        if isinstance(found.get(SUMMARY), str):
+            found[SUMMARY] = self.prose(found[SUMMARY], SUMMARY)
         if isinstance(found.get("reason"), str):
             found["reason"] = self.prose(found["reason"])
         if isinstance(found.get("given"), dict):

@@ -19,8 +19,9 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from durable.core.own_runs import INTERNAL, is_stopped
 from durable.core.records import ENDED, WITH_WORKER, ActionOutcome, Request, RunState
+from durable.core.registry import INTERNAL, is_stopped
+from durable.core.summary import is_held
 from durable.core.transitions import ALLOWED
 from durable.inspection.humanize import shortened
 from durable.inspection.pagination import on_visible
@@ -140,11 +141,13 @@ def possible_verbs(run: Run) -> tuple[str, ...]:
     is_internal = run.workflow.startswith(INTERNAL)
     is_stopped_bulk = is_stopped(run.workflow, run.state, run.waiting_for)
     is_compensating = bool(run.state_after_rollback) or run.state == RunState.ROLLING_BACK
+    has_held = run.state not in ENDED and is_held(run.summary)
     allowed = {verb: run.state in states for verb, states in ALLOWED.items()}
     possible = {
         "go_on": is_stopped_bulk,
         "stop_here": is_stopped_bulk,
-        "recover": allowed["recover"],
+        "settle": has_held,
+        "recover": allowed["recover"] or has_held,
         "resume": allowed["resume"] or is_asked_to_pause,
         "wake": allowed["wake"],
         "send": run.state not in ENDED and not is_internal,
@@ -164,6 +167,7 @@ _MOST: Final = 50
 _AT_ONCE: Final = timedelta(seconds=1)  # between an operator's cancel and the end of the run
 _DONE: Final = {
     "recover": gettext_lazy("recovered by %(who)s"),
+    "settle": gettext_lazy("settled by %(who)s"),
     "wake": gettext_lazy("woken by %(who)s"),
     "move": gettext_lazy("moved to another queue by %(who)s"),
     "pause": gettext_lazy("paused by %(who)s"),

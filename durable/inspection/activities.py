@@ -30,6 +30,7 @@ from durable.inspection.humanize import span
 from durable.inspection.pagination import InvalidCursorError, on_visible
 from durable.inspection.payloads import payload, redacted
 from durable.inspection.reading import read_alias
+from durable.inspection.shown import line_of
 from durable.inspection.wording import display_location
 from durable.models import Activity, Attempt, Entry, Run, StepSave
 from durable.models.rows import SafeTextField, unpack
@@ -254,7 +255,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class RunningStep:
     """An attempt of a step, or a call of a step's rollback handler, that runs now.
 
-    `seconds` is its age, `timeout` in seconds, 0 for none. `usual` is None if it was not read or is not known. With
+    `seconds` is its age, `timeout` in seconds, 0 for none. `summary` is the line of text that its call has for people.
+    `usual` is None if it was not read or is not known. With
     `left` it is instead a task or thread, named by `left`, that an asynchronous step left on its event loop: it
     continues although it was cancelled at `began_at`. Then `attempt` is 0, and `location` is "" if the workflow's own
     code left it.
@@ -276,6 +278,7 @@ class RunningStep:
     stack_taken_at: datetime | None
     abandon_asked_at: datetime | None
     left: str = ""
+    summary: str = ""
 
     @property
     def is_rollback(self) -> bool:
@@ -473,6 +476,7 @@ def _read(
             stack_taken_at=row.stack_taken_at,
             abandon_asked_at=row.abandon_asked_at,
             left=row.left,
+            summary=line_of(row.run.workflow, row.summary),
         )
         for row in found
     ]
@@ -480,7 +484,7 @@ def _read(
 
 _ACTIVITY_COLUMNS: Final = (
     *("run__workflow", "run__queue", "location", "attempt", "kind", "worker", "began_at", "timeout"),
-    *("stack_asked_at", "stack_taken_at", "abandon_asked_at"),
+    *("stack_asked_at", "stack_taken_at", "abandon_asked_at", "summary"),
 )
 
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from durable import runtime
 from durable.conf import conf
-from durable.core.own_runs import BULK, is_stopped, replays_prefix
 from durable.core.places import Place
 from durable.core.records import ActionOutcome, RunState
+from durable.core.registry import BULK, is_stopped, replays_prefix
 from durable.core.tally import Tally
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.explain_states import capitalized
@@ -30,7 +30,8 @@ from durable.inspection.reading import read_alias
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.inspection.wording import cause_in_words, state_in_words, verb_title
-from durable.models import Cause, Entry, OperatorAction, Run
+from durable.models import Cause, Entry, Failure, OperatorAction, Run
+from durable.models.history import KeyIn
 from durable.models.run import RunQuerySet
 from durable.tag_hashes import is_hashed
 
@@ -40,8 +41,10 @@ _SHOWN: Final = 20  # runs of a group
 _MOST_INPUT: Final = 1024 * 1024  # bytes of an order that are read
 _REFUSED: Final = sorted(set(ActionOutcome) - {ActionOutcome.DONE})
 _FOLLOWED: Final = frozenset(
-    {"recover", "resume", "wake", "cancel", "replay"}
+    {"recover", "settle", "resume", "wake", "cancel", "replay"}
 )  # verbs after which a run can fail again
+
+_MEANT_FOR_HELD: Final = frozenset({"recover", "settle"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +227,17 @@ def refusals_of(rows: Iterable[tuple[str, str, str]]) -> list[Refusals]:
 def failed_again(bulk_id: str, verb: str, within: RunQuerySet | None = None) -> RunQuerySet:
     """Return the runs that failed again after the bulk's verb, among the newest `CAP` of its rows.
 
-    For replays as new runs, the new runs count. `within` limits the runs, for example to those that a user may see.
+    For replays as new runs, the new runs count. After `recover` and `settle`, runs with a step that waits for a person
+    again count too. `within` limits the runs, for example to those that a user may see.
     """
-    runs = (Run.objects.using(read_alias()) if within is None else within).filter(state=RunState.FAILED.value)
+    every = Run.objects.using(read_alias()) if within is None else within
+    runs = every.filter(state=RunState.FAILED.value)
     originals = _done(bulk_id).order_by("-id").values("run_id")[:CAP]
+    if verb in _MEANT_FOR_HELD:
+        held = Failure.objects.using(read_alias()).filter(run__in=originals, is_held=True)
+        return every.filter(Q(state=RunState.FAILED.value) | Q(pk__in=held.values("run_id")), KeyIn("id", originals))
     if verb != "replay":
-        return runs.filter(pk__in=originals)
+        return runs.filter(KeyIn("id", originals))
     prefix = replays_prefix(bulk_id)
     return runs.filter(replay_of__in=originals, pk__gte=prefix, pk__lt=f"{prefix}\U0010ffff")
 
@@ -373,15 +381,19 @@ _WORDS = {
     "cause": gettext_lazy("that failed because of “%(value)s”"),
     "place": gettext_lazy('that failed at "%(value)s"'),
     "worker": gettext_lazy('of the worker "%(value)s"'),
+    "about": gettext_lazy('about "%(value)s"'),
 }
 _FLAGS = {
     "is_undone": gettext_lazy("whose steps were undone"),
     "is_stuck": gettext_lazy("whose compensation has stopped"),
     "is_diverged": gettext_lazy("that the workers' code does not fit"),
     "needs_attention": gettext_lazy("that need a person"),
+    "is_held": gettext_lazy("with a step that waits for a person"),
 }
 _OPTIONS = {
     "end_sleeps": gettext_lazy("end sleeps"),
+    "not_done": gettext_lazy("it was not done"),
+    "fail": gettext_lazy("it fails"),
     "rollback": gettext_lazy("rollback"),
     "interrupt": gettext_lazy("interrupt"),
 }
@@ -389,7 +401,13 @@ _OPTIONS = {
 
 def order_words(order: Any, began_at: datetime) -> str:
     """Describe the order of a bulk that began at this moment, in sentences. At most one statement."""
-    options = [str(_OPTIONS.get(name, name)) for name, value in order.options.items() if value is True]
+    options = [
+        str(_OPTIONS.get(name, name)) for name, value in order.options.items() if name in _OPTIONS and value is True
+    ]
+    if "done" in order.options:
+        options.append(_("it was done"))
+    if place := order.options.get("place"):
+        options.append(_('at "%(place)s"') % {"place": place})
     options += [
         _('from "%(place)s"') % {"place": value}
         for name, value in order.options.items()

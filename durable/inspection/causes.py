@@ -1,4 +1,4 @@
-"""Failed runs by cause, the facts about them for findings and bulks, and the runs that repeat a failed one.
+"""Failed and held runs by cause, the facts about them for findings and bulks, and the runs that repeat a failed one.
 
 Reads the tables that are written when a run fails. A constant number of statements, with caps for counts and samples. A
 pattern comes from an error's message, so it is redacted, and surfaces require `view_payload`.
@@ -32,12 +32,14 @@ from django.db.models import (
     Value,
 )
 from django.db.models.functions import Cast, Substr
+from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
-from durable.core.records import RunState
+from durable.core.records import ENDED, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
+from durable.core.tally import HELD
 from durable.inspection.counting import Count, Key, OfEach, count_capped, tally
 from durable.inspection.humanize import printable, thousands
 from durable.inspection.pagination import visible_failures
@@ -65,14 +67,15 @@ HIDDEN_PATTERN: Final = "(hidden)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseSummary:
-    """A cause of failed runs.
+    """A cause of failed and of held runs. A held run is open, and a step of it waits for a person.
 
-    `count` is the number of runs that are now failed because of it; the first failed at `since`, the last at `last_at`.
-    `workflows` (the most frequent first) and `bars` (failures in each half hour of the last day, or of a longer one of
-    SPANS) come from the newest failures; `is_sampled`: there were more. `builds` are the builds whose workers have seen
-    it: the newest one in a list, the newest `MOST_BUILDS` of a single cause. `is_new`: it was first seen since the
-    newest build appeared or, if no build is known, within the last hour. `pattern` is redacted; show it to users with
-    `view_payload`. `note` is an operator's note or ""; it is omitted for users who may see only some runs.
+    `count` is the number of runs that are now failed or held because of it, `held` that of the held ones among them.
+    The first failed or was held at `since`, the last at `last_at`. `workflows` (the most frequent first) and `bars`
+    (failures in each half hour of the last day, or of a longer one of SPANS) come from the newest failures;
+    `is_sampled`: there were more. `builds` are the builds whose workers have seen it: the newest one in a list, the
+    newest `MOST_BUILDS` of a single cause. `is_new`: it was first seen since the newest build appeared or, if no build
+    is known, within the last hour. `pattern` is redacted; show it to users with `view_payload`. `note` is an operator's
+    note or ""; it is omitted for users who may see only some runs.
     """
 
     fingerprint: str
@@ -80,6 +83,7 @@ class CauseSummary:
     error_type: str
     pattern: str
     count: Count
+    held: Count
     first_seen_at: datetime
     since: datetime | None
     last_at: datetime | None
@@ -99,6 +103,23 @@ class CauseSummary:
     def is_muted(self) -> bool:
         """Whether an operator has muted it."""
         return self.muted_at is not None
+
+    @property
+    def failed(self) -> Count:
+        """The number of failed runs."""
+        number = max(0, self.count.number - self.held.number)
+        return Count(number=number, is_capped=self.count.is_capped or self.held.is_capped)
+
+    @property
+    def numbers(self) -> str:
+        """How many runs are failed, and how many are held: "12 failed, 3 held"; "12 failed" if none is held."""
+        told = []
+        if self.failed or not self.held:
+            text = ngettext("%(number)s failed", "%(number)s failed", self.failed.number)
+            told.append(text % {"number": self.failed})
+        if self.held:
+            told.append(_("%(number)s held") % {"number": self.held})
+        return ", ".join(told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +146,12 @@ class CauseSpread:
 def list_causes(
     now: datetime, *, muted: bool | None = None, most: int = MOST, within: RunQuerySet | None = None
 ) -> list[CauseSummary]:
-    """Return the causes of failed runs, the one with the newest failure first; at most `most` of them.
+    """Return the causes of failed and held runs, the one with the newest failure first; at most `most` of them.
 
-    `muted` selects the muted ones or the others. At most four statements.
+    `muted` selects the muted ones or the others. At most five statements.
 
     `within` limits the runs, for example to those that a user may see. Their failures are searched for in a window
-    (`durable.inspection.pagination`), and all numbers count runs that are still failed. At most five statements.
+    (`durable.inspection.pagination`), and all numbers count runs that are still failed or held. At most six statements.
     """
     if within is not None:
         return _within(within, now, muted, most)
@@ -179,7 +200,7 @@ def find_cause(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseOfRun:
-    """The cause of a failed run: how many runs are failed because of it, and when the first of these failed.
+    """The cause of a failed or held run: how many runs are failed or held because of it, and since when the first is.
 
     Both are None where they were not counted.
     """
@@ -190,12 +211,12 @@ class CauseOfRun:
 
 
 def cause_of(run: Run, within: RunQuerySet | None = None) -> CauseOfRun | None:
-    """Return the cause of a failed run, None for any other; at most three statements.
+    """Return the cause of a failed or held run, None for any other; at most three statements, one for other open runs.
 
     With `within`, the runs that a reader may see, no runs are counted, because finding those of the cause may take
     long.
     """
-    if run.state != RunState.FAILED:
+    if run.state in ENDED and run.state != RunState.FAILED:
         return None
     open_ones = Failure.objects.using(read_alias()).filter(is_open=True)
     failure = open_ones.filter(pk=run.pk).select_related("cause").first()
@@ -210,7 +231,7 @@ def cause_of(run: Run, within: RunQuerySet | None = None) -> CauseOfRun | None:
 
 
 def spread_of(fingerprint: str, within: RunQuerySet | None = None) -> CauseSpread:
-    """Count the newest failed runs of a cause by workflow, queue and worker; one statement."""
+    """Count the newest failed and held runs of a cause by workflow, queue and worker; one statement."""
     # Not as a join, for which PostgreSQL might read the table of all failures.
     cause = Cause.objects.using(read_alias()).filter(fingerprint=fingerprint).values("pk")[:1]
     failures = _failures(within).filter(cause=Subquery(cause), is_open=True).order_by("-failed_at")
@@ -232,7 +253,7 @@ def _builds() -> QuerySet[CauseBuild]:
 
 
 def _newest_first(muted: bool | None) -> QuerySet[Any]:
-    """Return the causes that have failed runs, the one with the newest failure first.
+    """Return the causes that have failed or held runs, the one with the newest failure first.
 
     `muted` selects the muted ones or the others; None: all.
     """
@@ -287,6 +308,7 @@ def _within(
             _Spread(
                 first_seen_at=cause.since,
                 count=Count(number=min(len(failures), CAP), is_capped=found.is_cut or len(failures) > CAP),
+                held=_capped(sum(each.is_held for each in failures)),
                 workflows=Counter(each.workflow for each in newest),
                 bars=_with_last(Counter((each.failed_at - begin) // width for each in newest)),
             )
@@ -302,6 +324,7 @@ class _Spread:
 
     first_seen_at: datetime
     count: Count
+    held: Count
     workflows: Mapping[str, int]
     bars: Mapping[int, int]
 
@@ -309,25 +332,44 @@ class _Spread:
 def _summaries(causes: Sequence[Any], now: datetime, span: str = "day") -> list[CauseSummary]:
     if not causes:
         return []
-    counts = _open_of_each(causes, CAP)
+    counts, held = _open_of_each(causes, CAP), held_by_cause()
     width, sample = SPANS[span], SAMPLE if span == "day" else LONG_SAMPLE
     workflows, bars = _spread_of_newest(_failures_of_each(causes), now - BARS * width, width, sample)
     spreads = [
-        _Spread(first_seen_at=cause.first_seen_at, count=count, workflows=names, bars=shown)
+        _Spread(
+            first_seen_at=cause.first_seen_at,
+            count=count,
+            held=_capped(held[cause.pk]),
+            workflows=names,
+            bars=shown,
+        )
         for cause, count, names, shown in zip(causes, counts, workflows, bars, strict=True)
     ]
     return _told(causes, spreads, now, sample)
 
 
 def _failures_of_each(causes: Sequence[Any], *, only_open: bool = False) -> OfEach:
-    """Return the failures of each cause, the newest first; with `only_open`, only those of runs that are failed now."""
+    """Return the failures of each cause, the newest first; with `only_open`, only those of runs that are failed or held
+    now.
+    """
     failures = Failure.objects.using(read_alias()).filter(cause=Key()).order_by("-failed_at")
     return OfEach(failures.filter(is_open=True) if only_open else failures, [cause.pk for cause in causes])
 
 
 def _open_of_each(causes: Sequence[Any], cap: int) -> list[Count]:
-    """Count the failed runs of each cause, up to `cap`; one statement."""
+    """Count the failed and held runs of each cause, up to `cap`; one statement."""
     return count_capped([_failures_of_each(causes, only_open=True)], cap)
+
+
+def held_by_cause() -> Counter[int]:
+    """Return the number of held runs by the key of their cause; counts the newest `CAP`. One statement."""
+    held = Failure.objects.using(read_alias()).filter(is_held=True).order_by("-run_created_at", "-run_id")
+    [found] = tally([held], "cause_id", CAP)
+    return Counter(found)
+
+
+def _capped(number: int) -> Count:
+    return Count(number=min(number, CAP), is_capped=number >= CAP)
 
 
 def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime, sample: int) -> list[CauseSummary]:
@@ -338,6 +380,7 @@ def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime, samp
             error_type=cause.error_type,
             pattern=pattern,
             count=spread.count,
+            held=spread.held,
             first_seen_at=spread.first_seen_at,
             since=cause.since,
             last_at=cause.last_at,
@@ -547,14 +590,19 @@ class WithFailures(Protocol):
 
 
 def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
-    """Return the causes of the selected runs if failed ones are among `states`, the most frequent first.
+    """Return the causes of the selected runs that are in `states`, failed or with a held step, the most frequent first.
 
     Counts up to `_MOST` runs. One statement for each index that the selection follows, and one for the causes.
     """
-    if RunState.FAILED not in states or not isinstance(selection, WithFailures):
+    has_failed, has_held = RunState.FAILED in states, HELD in states
+    if not (has_failed or has_held) or not isinstance(selection, WithFailures):
         return []
     numbers: Counter[int] = Counter()
     found = [rows for rows, _ in selection.failed()]
+    if not (has_failed and has_held):
+        found = [
+            rows.filter(**{"is_held" if rows.model is Failure else "failure__is_held": has_held}) for rows in found
+        ]
     for of_cause in tally([rows for rows in found if rows.model is Failure], "cause_id", _MOST):
         numbers.update(of_cause)
     for runs in (rows for rows in found if rows.model is Run):

@@ -131,14 +131,14 @@ def _read(
     left: Run, right: Run, places: Sequence[str], with_payloads: bool
 ) -> tuple[Mapping[str, tuple[str, Side]], Mapping[str, tuple[str, Side]]]:
     """Read both runs' sides of these places; two statements, and up to two for each run with payloads."""
-    every = Entry.objects.using(read_alias())
-    at_places = every.filter(run__in=[left.pk, right.pk], location__in=places).order_by()
+    both = Entry.objects.using(read_alias()).filter(run__in=[left.pk, right.pk])
+    at_places = both.filter(location__in=places).order_by()
     run_of = dict(at_places.values_list("pk", "run_id"))
-    rows = list(every.filter(pk__in=run_of).select_related("metadata").defer("output", "arguments"))
+    rows = list(both.filter(pk__in=run_of).select_related("metadata").defer("output", "arguments"))
 
     def sides(run: Run) -> Mapping[str, tuple[str, Side]]:
         of_run = [each for each in rows if each.run_id == run.pk]
-        found = every.filter(pk__in=[each.pk for each in of_run]).order_by("pk")
+        found = both.filter(run=run, pk__in=[each.pk for each in of_run]).order_by("pk")
         outputs = read_within(found, "output") if with_payloads and of_run else {}
         return {each.location: (each.kind, _side(run, each, outputs.get(each.pk))) for each in of_run}
 

@@ -20,6 +20,7 @@ from django.utils.translation import gettext as _
 from durable.conf import conf
 from durable.core import clock
 from durable.inspection.humanize import span
+from durable.store.partitions.layout import counted, partitions
 from durable.store.routines import differences
 
 OLDEST_POSTGRES: Final = 15  # the oldest tested version
@@ -46,6 +47,25 @@ def wrong_routines() -> list[str]:
     Those of migrations that are not applied yet do not count. Database errors propagate.
     """
     return [str(each) for each in differences(conf.DATABASE)]
+
+
+def wrong_partitions() -> str | None:
+    """Describe the partitions of durable's tables if they are others than `DURABLE["PARTITIONS"]` says.
+
+    SQLite has none, and the setting is ignored there. Database errors propagate.
+    """
+    wanted, found = conf.PARTITIONS, partitions(conf.DATABASE)
+    if found is None or found == wanted:
+        return None
+    return f'the tables of runs and entries have {counted(found)}, and DURABLE["PARTITIONS"] says {counted(wanted)}'
+
+
+def how_to_partition() -> str:
+    """Return how to bring the tables and the setting together."""
+    return (
+        f"Run `manage.py durable partition --into {conf.PARTITIONS}`, which works while workers go on, "
+        "or change the setting to what the tables have."
+    )
 
 
 def wrong_isolation() -> str | None:

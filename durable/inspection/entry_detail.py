@@ -18,17 +18,21 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 from durable.core.children.entries import AGAIN
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.errors import ErrorInfo
+from durable.core.location import display_location
 from durable.core.messages import MISFIT, NOT_ACCEPTED
+from durable.core.outcomes import HELD, ONCE, HeldReason
 from durable.core.places import REFUSED, Place, RecordedValue, values_of
-from durable.core.records import EntryKind, EntryStatus
-from durable.core.steps import UNCOUNTED
+from durable.core.records import LINK_INTERNAL, EntryKind, EntryStatus
+from durable.core.steps import SUMMARY, UNCOUNTED
 from durable.core.tags import PRUNED
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.humanize import moment, thousands
+from durable.inspection.links import links_of
 from durable.inspection.payloads import PAGE_BYTES, TooLarge, payload, read_within, redacted, redacted_traceback
 from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import shown_tags, tags_note
-from durable.inspection.wording import source_in_words, state_in_words
+from durable.inspection.shown import summary_of
+from durable.inspection.wording import display_queue, source_in_words, state_in_words
 from durable.models import Attempt, Entry, QueueMessage, Run, StepSave
 from durable.store.tables.surveys import long_data
 
@@ -42,6 +46,7 @@ _VALUES: Final = {
     EntryKind.SEND: (NOT_ACCEPTED,),
     EntryKind.JOIN: ("branches",),
     EntryKind.RACE: ("branches", PRUNED),
+    EntryKind.LINK: LINK_INTERNAL,
 }
 
 
@@ -54,6 +59,10 @@ def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
     if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
         branches = data.get("branches", {})
         facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
+    if SUMMARY in facts and entry.kind == EntryKind.STEP:
+        facts[SUMMARY] = summary_of(run.workflow, data)
+    if entry.kind == EntryKind.LINK and (link := links_of(run, [data["id"]]).get(data["id"])) is not None:
+        facts |= link.facts
     if entry.kind == EntryKind.TAG:
         facts |= {part: shown_tags(run.workflow, data.get(part, {})) for part in ("tags", "before")}
     if entry.kind == EntryKind.MAP and "first" in facts.get("failure", ()):
@@ -111,9 +120,9 @@ class Field:
         if self.name in _TITLES:
             return str(_TITLES[self.name])
         if self.name.startswith("message"):
-            return _("message %(queue)s") % {"queue": self.of}
+            return _("message %(queue)s") % {"queue": display_queue(self.of)}
         if self.name.startswith("refusal"):
-            return _("why message %(queue)s was refused") % {"queue": self.of}
+            return _("why message %(queue)s was refused") % {"queue": display_queue(self.of)}
         return _('output of branch "%(branch)s"') % {"branch": self.of}
 
 
@@ -200,7 +209,7 @@ def _read(run: Run, entry: Entry, found: QuerySet[Entry], most: int) -> list[Fie
 
 def _read_facts(entry: Entry) -> None:
     """Load the part of the entry's data without payloads."""
-    entry.data = dict(long_data(read_alias(), [(entry.pk, 0)])).get(entry.pk, {})
+    entry.data = dict(long_data(read_alias(), entry.run_id, [(entry.pk, 0)])).get(entry.pk, {})
     entry.output = entry.arguments = None
 
 
@@ -223,13 +232,28 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
     if wrong := data.get(CANNOT_BE_SHOWN):
         yield _("data"), _("cannot be shown: %(problem)s") % {"problem": wrong}
         return
+    if entry.kind == EntryKind.MESSAGE and (place := data.get("link")) is not None:
+        yield _("answer of link"), display_location(place)
+        data = _without(data, "names", "count")
     for name in _PLAIN.get(entry.kind, ()):
         if (value := data.get(name)) not in (None, "", []):
             told = state_in_words(value) if name == "state" else value
             yield str(_NAMES.get(name, name)), ", ".join(map(str, told)) if isinstance(told, list) else str(told)
+    if entry.kind == EntryKind.STEP and (summary := summary_of(run.workflow, data)):
+        yield _("about"), summary
     if entry.kind == EntryKind.STEP and (given := data.get("given")):
         at = moment(datetime.fromisoformat(given["at"]), timezone.now()) if "at" in given else ""
         yield _("given by hand"), f"{given_note(given)}, {at}".removesuffix(", ")
+    if entry.kind == EntryKind.STEP and (held := data.get(HELD)):
+        told = {
+            "why": _HELD_BECAUSE.get(held["reason"], held["reason"]),
+            "since": moment(datetime.fromisoformat(held["since"]), timezone.now()),
+        }
+        yield _("waits for a person"), _("%(why)s, since %(since)s") % told
+    if entry.kind == EntryKind.STEP and (once := data.get(ONCE)):
+        yield _("idempotency key"), str(once["key"])
+        if once.get("verify"):
+            yield _("asked whether it was done"), str(once["verify"])
     if entry.kind == EntryKind.STEP and (uncounted := data.get(UNCOUNTED)):
         yield _("attempts that do not count"), f"{uncounted:,}"
     if entry.kind in (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP) and (failure := data.get("failure")):
@@ -239,10 +263,19 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
         yield _("rollback handler"), str(rollback.get("handler"))
     if entry.kind == EntryKind.TAG:
         yield _("tags"), tags_note(run.workflow, data)
+    if entry.kind == EntryKind.LINK and (link := links_of(run, [data["id"]]).get(data["id"])) is not None:
+        yield _("link"), link.note
+        if link.opened > 1:
+            yield _("times opened"), f"{link.opened:,}"
     if entry.kind == EntryKind.MESSAGE and (note := wait_note(entry)):
         yield _("received"), note
 
 
+#: Why a step waits for a person.
+_HELD_BECAUSE: Final[Mapping[str, StrPromise]] = {
+    HeldReason.UNKNOWN: gettext_lazy("nobody knows whether its last attempt was done"),
+    HeldReason.EXHAUSTED: gettext_lazy("its attempts are used up"),
+}
 #: Why a step is not tried again, by the kind of its failure.
 _WHY: Final[Mapping[str, StrPromise]] = {
     "critical": gettext_lazy("its error allows no further attempt"),
@@ -260,8 +293,10 @@ _PLAIN: Final[dict[str, tuple[str, ...]]] = {
     EntryKind.VERSION_CHECK: ("resolved", "latest"),
     EntryKind.REMOVED: ("original",),
     EntryKind.COMPENSATE: ("reason", "handlers"),
+    EntryKind.PUBLISH: ("as",),
     EntryKind.CHILD: ("child", "workflow", "deadline"),
     EntryKind.MAP: ("workflow", "size", "at_once", "on_failure"),
+    EntryKind.LINK: ("verify",),
 }
 _NAMES: Final[Mapping[str, StrPromise]] = {
     "iteration": pgettext_lazy("fact of an entry", "iteration"),
@@ -275,6 +310,7 @@ _NAMES: Final[Mapping[str, StrPromise]] = {
     "winner": pgettext_lazy("fact of an entry", "winner"),
     "resolved": pgettext_lazy("fact of an entry", "resolved"),
     "latest": pgettext_lazy("fact of an entry", "latest"),
+    "verify": pgettext_lazy("fact of an entry", "checked by"),
     "original": pgettext_lazy("fact of an entry", "original"),
     "reason": pgettext_lazy("fact of an entry", "reason"),
     "handlers": pgettext_lazy("fact of an entry", "handlers"),
@@ -283,6 +319,7 @@ _NAMES: Final[Mapping[str, StrPromise]] = {
     "size": pgettext_lazy("fact of an entry", "children"),
     "at_once": pgettext_lazy("fact of an entry", "at once"),
     "on_failure": pgettext_lazy("fact of an entry", "on failure"),
+    "as": pgettext_lazy("fact of an entry", "shown as"),
 }
 
 

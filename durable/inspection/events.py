@@ -281,7 +281,7 @@ def _is_behind(key: EventKey, after: EventKey | None, *, is_newest_first: bool) 
 def _in_full(run: Run, events: Sequence[Event]) -> list[Event]:
     """Add the places of entries and the errors of failed attempts to the events; two statements."""
     keys = {event.key.row for event in events if event.key.rank in _OF_ENTRIES}
-    entries = Entry.objects.using(read_alias()).filter(pk__in=keys).order_by()
+    entries = Entry.objects.using(read_alias()).filter(run=run, pk__in=keys).order_by()
     places = {key: (location, kind) for key, location, kind in entries.values_list("pk", "location", "kind")}
     failed = {event.key.row for event in events if event.key.rank == _FAILED}
     attempts = Attempt.objects.using(read_alias()).filter(pk__in=failed).order_by()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -18,11 +18,12 @@ from durable.core.children.entries import UNDONE_FROM
 from durable.core.limits.slot_records import SlotKind, limit_label
 from durable.core.location import awaited_children
 from durable.core.names.renames import names_of_queue
-from durable.core.own_runs import is_stopped
 from durable.core.records import ENDED, EntryKind, EntryStatus, Hold, Request, RunState
+from durable.core.registry import is_stopped
 from durable.core.summary import Summary, SummaryKind, steps_undone
 from durable.inspection.activities import RunningStep
 from durable.inspection.entry_detail import recovered_note, whole_data
+from durable.inspection.held import HeldHere
 from durable.inspection.humanize import either, relative, shortened, span, thousands, until
 from durable.inspection.limits import Line, RateWait, line_of, rate_wait_of
 from durable.inspection.payloads import redacted, redacted_error
@@ -34,6 +35,7 @@ from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, wakeups
 
+_ASKED: Final = 3  # questions about held steps that an explanation has
 LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
 
 #: The fact in a summary that is an error's text. A summary without data may also quote an error.
@@ -42,6 +44,7 @@ _QUOTED_ERROR: Final = {
     SummaryKind.DIVERGED: "error",
     SummaryKind.MISTAKE: "error",
     SummaryKind.STOPPED_BY_MISTAKE: "error",
+    SummaryKind.END_REFUSED: "error",
     SummaryKind.HANDLER_FAILED: "error",
     SummaryKind.COMPENSATION_STOPPED: "error",
 }
@@ -84,6 +87,8 @@ class Facts:
     running: Sequence[RunningStep] = ()
     paused: Hold | None = None
     within: RunQuerySet | None = None
+    #: the steps that wait for a person
+    asked: Sequence[HeldHere] = ()
 
     @property
     def is_held(self) -> bool:
@@ -369,7 +374,7 @@ def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
     if run.state not in (RunState.RUNNING, RunState.PENDING):
         return ""
     maps = [each.pk for each in entries if each.kind == EntryKind.MAP]
-    found = Entry.objects.using(read_alias()).filter(pk__in=maps).order_by("ordinal") if maps else ()
+    found = Entry.objects.using(read_alias()).filter(run=run, pk__in=maps).order_by("ordinal") if maps else ()
     for entry in found:
         if note := recovered_note(whole_data(entry)):
             return _('Map "%(map)s": %(note)s') % {"map": display_location(entry.location), "note": note}
@@ -512,6 +517,8 @@ def sleeping(facts: Facts) -> Explanation:
     if run.diverged_at is not None:
         return _MISFITS.get(facts.summary.kind, _diverged_and_tried_again)(facts)
     overdue = late(facts)
+    if overdue is None and not facts.is_due and facts.summary.is_held:
+        return _waiting_for_person(facts)
     if overdue is None and not facts.is_due and is_stopped(run.workflow, run.state, run.waiting_for):
         return Explanation(
             headline=_("Stopped after its first runs: go on with the rest, or stop here"),
@@ -547,6 +554,48 @@ def sleeping(facts: Facts) -> Explanation:
         told = _("%(doing)s, next try %(when)s") if is_retrying else _("%(doing)s until %(when)s")
         headline = told % {"doing": headline, "when": until(run.wake_at, facts.now)}
     return Explanation(headline=headline, remedies=("wake", "pause", "cancel"), location=location)
+
+
+def _waiting_for_person(facts: Facts, why: str = "") -> Explanation:
+    """Explain a run that stands still until a person settles a step of it. `why` it is being compensated, or ""."""
+    if not facts.asked:  # only its row was read
+        headline, location = capitalized(shortened(facts.summary.without_time)), ""
+    else:
+        first = facts.asked[0]
+        headline, location = first.headline(facts.since(first.step.since)), first.location
+        if others := len(facts.asked) - 1:
+            headline += "; " + ngettext("%(number)d step more", "%(number)d steps more", others) % {"number": others}
+    if facts.run.wake_at is not None:
+        headline = _("%(waits)s; goes on %(when)s") % {"waits": headline, "when": until(facts.run.wake_at, facts.now)}
+    return Explanation(
+        headline=headline,
+        detail=". ".join(each.rstrip(".") for each in (shortened(why), _asked(facts)) if each),
+        needs_attention=True,
+        remedies=("settle", "cancel") if not why else ("settle",),
+        location=location,
+    )
+
+
+def _asked(facts: Facts) -> str:
+    """Return the questions to a person, and what the answers are."""
+    questions = [each.question(facts.now) for each in facts.asked[:_ASKED]]
+    answers = _("Settle it: it was done (give its result), it was not (it is tried again), or it fails")
+    return ". ".join([*(each.rstrip(".") for each in questions), answers])
+
+
+def with_questions(facts: Facts, found: Explanation) -> Explanation:
+    """Add the questions to the explanation of a run that goes on, or is paused, while a step waits for a person."""
+    if not facts.asked or "settle" in found.remedies:
+        return found
+    first = facts.asked[0]
+    told = [found.detail.rstrip("."), first.headline(facts.since(first.step.since)), _asked(facts)]
+    return replace(
+        found,
+        detail=". ".join(filter(None, told)),
+        needs_attention=True,
+        remedies=("settle", *found.remedies),
+        location=found.location or first.location,
+    )
 
 
 def _waiting(facts: Facts, overdue: Explanation | None) -> Explanation:
@@ -752,6 +801,21 @@ def _mistaken(facts: Facts) -> Explanation:
     )
 
 
+def end_refused(facts: Facts) -> Explanation:
+    """Explain a run that cannot end, because the function that its workflow calls then has failed."""
+    return Explanation(
+        headline=_tried(
+            facts, _("It cannot end: its on_end, %(name)s, failed") % {"name": facts.summary.facts["function"]}
+        ),
+        detail=_(
+            "%(error)s. Nothing of the end was written. Fix the function and deploy it: the run then ends by itself"
+        )
+        % {"error": _misfit(facts.quoted_error)},
+        needs_attention=True,
+        remedies=("wake",),
+    )
+
+
 def _tried(facts: Facts, problem: str) -> str:
     """Return the problem, since when it exists if that is known, and when the run is tried again."""
     run = facts.run
@@ -769,6 +833,7 @@ def _misfit(error: str) -> str:
 _MISFITS: Final[Mapping[SummaryKind, Callable[[Facts], Explanation]]] = {
     SummaryKind.UNKNOWN_WORKFLOW: _unknown_workflow,
     SummaryKind.MISTAKE: _mistaken,
+    SummaryKind.END_REFUSED: end_refused,
     SummaryKind.DIVERGED: _diverged_and_tried_again,
 }
 
@@ -889,6 +954,8 @@ def paused(facts: Facts) -> Explanation:
 def rolling_back(facts: Facts) -> Explanation:
     """Explain a run that compensates: why, and what it does or waits for."""
     run, now = facts.run, facts.now
+    if facts.summary.kind is SummaryKind.END_REFUSED:
+        return end_refused(facts)
     if run.error is not None:
         place, error = why_it_failed(facts)
         why = _('Because it failed at "%(place)s": %(error)s') if place else _("Because %(error)s")
@@ -899,6 +966,8 @@ def rolling_back(facts: Facts) -> Explanation:
     if overdue is not None:
         return overdue
     is_waiting = not facts.is_held and not facts.is_due
+    if is_waiting and facts.summary.is_held:
+        return _waiting_for_person(facts, why)
     if is_waiting and (of_children := compensating_children(facts)) is not None:
         return Explanation(headline=of_children, detail=shortened(why), remedies=("pause",))
     if run.wake_at is not None and run.wake_at > now:

@@ -27,6 +27,7 @@ from durable.inspection.activities import RunningStep, activities_of
 from durable.inspection.counting import Count
 from durable.inspection.explain_states import Explanation, Facts, recovering_note
 from durable.inspection.family import FamilyCounts, children_left_note, failed_note, pause_note
+from durable.inspection.held import HeldHere, held_of
 from durable.inspection.humanize import thousands
 from durable.inspection.queues import find_hold, messages_left_note
 from durable.inspection.reading import read_alias
@@ -202,6 +203,7 @@ def explain(
     running: Sequence[RunningStep] = (),
     paused: Hold | None = None,
     within: RunQuerySet | None = None,
+    asked: Sequence[HeldHere] = (),
 ) -> Explanation:
     """Explain what the run does at `now`.
 
@@ -211,10 +213,12 @@ def explain(
     undone by its code (`ctx.compensate`); see `read_undone`. `stuck_at` is the step whose rollback handler has stopped
     the compensation; "" if it was not read. `running` are the running steps, the oldest first; see `activities_of`.
     `paused` is the hold of the run's queue, or None. `within` are the runs that the reader may see, None for all:
-    others are neither named nor counted.
+    others are neither named nor counted. `asked` are the steps that wait for a person, if they were read; see
+    `durable.inspection.held`.
     """
-    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, stuck_at, running, paused, within)
-    return explain_states.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
+    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, stuck_at, running, paused, within, asked)
+    found = explain_states.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
+    return explain_states.with_questions(facts, found)
 
 
 def explain_fully(
@@ -224,19 +228,22 @@ def explain_fully(
     children: FamilyCounts | None = None,
     *,
     within: RunQuerySet | None = None,
+    with_payloads: bool = False,
 ) -> Explanation:
     """Explain a run with all available data.
 
     Two queries more than `explain`, up to three more for a run that a worker has, and one more if that worker has not
     renewed its lease. `open_keys` are those of `progress_of`, so that a long history is not searched again, and
-    `children` the counts of `count_children`, if the caller has them. `within` is that of `explain`.
+    `children` the counts of `count_children`, if the caller has them. `within` is that of `explain`. `with_payloads`:
+    the arguments of steps that wait for a person are shown.
 
     One more for a run in line, for the hold of its queue. Five more for a run that is due, for that, the runs and
     workers before it, and the ranks of its runs; three more where some have one. Two for a paused run, for its
     children. Three for a run that undid steps in scopes. One more for a run that has ended with children that are left
     to be cancelled, and two for one to which messages were sent. For a completed run one, and two if it has children.
+    Up to five for a run with steps that wait for a person.
     """
-    found = _explained_fully(run, now, open_keys, within)
+    found = _explained_fully(run, now, open_keys, within, with_payloads=with_payloads)
     if run.finished_at is None:
         notes = [rank_note(run, now) if within is None else "", limits_note(run, now)]
     else:
@@ -245,7 +252,12 @@ def explain_fully(
 
 
 def _explained_fully(
-    run: Run, now: datetime, open_keys: Sequence[int] | None, within: RunQuerySet | None
+    run: Run,
+    now: datetime,
+    open_keys: Sequence[int] | None,
+    within: RunQuerySet | None,
+    *,
+    with_payloads: bool,
 ) -> Explanation:
     if run.diverged_at is not None and run.state in (RunState.SLEEPING, RunState.ROLLING_BACK):
         return _with_builds(explain(run, now, within=within), run, now)
@@ -261,7 +273,9 @@ def _explained_fully(
     paused = find_hold(HoldKind.QUEUE, run.queue) if is_due or Summary.load(run.summary).is_in_line else None
     unread = unreceived[:_MOST_MESSAGES].count()
     entries = open_entries(run.id, open_keys)
-    found = explain(run, now, entries, unread, running=running, paused=paused, within=within)
+    is_asked = any(each.metadata.status == EntryStatus.HELD for each in entries)
+    asked = held_of(run, with_payloads=with_payloads) if is_asked else ()
+    found = explain(run, now, entries, unread, running=running, paused=paused, within=within, asked=asked)
     notes = [
         recovering_note(run, entries) if within is None else "",
         pause_note(run, within) if run.state == RunState.PAUSED else "",
@@ -303,7 +317,7 @@ def open_entries(run_id: str, open_keys: Sequence[int] | None = None) -> list[En
     if open_keys is None:
         found = entries.few_of(run_id, ~Q(status=EntryStatus.COMPLETED.value))
     else:
-        found = entries.filter(pk__in=open_keys).exclude(metadata__status=EntryStatus.COMPLETED.value)
+        found = entries.filter(run=run_id, pk__in=open_keys).exclude(metadata__status=EntryStatus.COMPLETED.value)
     found = found.select_related("metadata").defer("output", "arguments", "data")
     return list(found.order_by("ordinal")[:MOST_OPEN])
 

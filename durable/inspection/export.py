@@ -16,6 +16,7 @@ from django.db.models import QuerySet
 
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
+from durable.core.outcomes import HELD
 from durable.core.places import Place, of_message, values_of
 from durable.core.summary import Summary
 from durable.inspection.actions import detail_without_runs
@@ -23,9 +24,10 @@ from durable.inspection.entry_detail import entry_facts, field_of
 from durable.inspection.family import count_children, family_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.reading import read_alias, reading
-from durable.inspection.run_facts import key_data, limits_data, rank_data, tags_data, tags_of
+from durable.inspection.run_facts import about_of, key_data, limits_data, rank_data, tags_data, tags_of
 from durable.inspection.run_rules import existing_among
 from durable.inspection.schedules import tick_data, tick_of
+from durable.inspection.shown import status_data
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run, StepSave
 from durable.models.rows import in_batches, weight
 from durable.models.run import RunQuerySet
@@ -146,6 +148,8 @@ def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str,
         **key_data(run),
         **rank_data(run),
         "tags": tags_data(tags_of([run])[run.id]),
+        "status": status_data(run),
+        "about": [each.word for each in about_of([run])[run.id]],
     }
     if with_payloads:
         data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))
@@ -171,6 +175,9 @@ def _entry(run: Run, entry: Entry, with_payloads: bool) -> dict[str, Any]:
     }
     if "given" in entry.data:  # `entry_detail` has looked at its shape
         data["given_by_hand"] = entry.data["given"]
+    held: Any = entry.data.get(HELD)
+    if held is not None:
+        data["held"] = {"reason": held["reason"], "since": held["since"]}
     if with_payloads:
         arguments, output, *_ = values_of(run.id, entry)
         for name, each in (("arguments", arguments), ("output", output)):

@@ -7,7 +7,7 @@ Every count and page follows the index of a parent's children, or stops at a cap
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -196,7 +196,8 @@ def list_children(
     if group is not None:
         found = found.filter(group=group)
     rows = list(found[: limit + 1])
-    runs = Run.objects.using(read_alias()).defer("input", "output").in_bulk([each.run_id for each in rows[:limit]])
+    described = Run.objects.using(read_alias()).select_related("shown").defer("input", "output")
+    runs = described.in_bulk([each.run_id for each in rows[:limit]])
     shown = [
         ChildRow(run=runs[each.run_id], location=each.location, group=each.group or "", position=each.position)
         for each in rows[:limit]
@@ -334,16 +335,6 @@ def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
 _GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
 
 
-def verb_note(run: Run, verb: str, within: RunQuerySet | None = None) -> str:
-    """Say what the verb does to the children of the run; "" for nothing.
-
-    `within` limits the children, for example to those that a user may see.
-    """
-    if run.state in ENDED:
-        return ""
-    return VERB_NOTES[verb](run, within) if verb in VERB_NOTES else ""
-
-
 def pause_note(run: Run, within: RunQuerySet | None = None) -> str:
     """Say that the open children of a run continue while it is paused; "" without any. One look at an index, or two."""
     if not _has_children(run):
@@ -392,10 +383,6 @@ def cancel_note(run: Run, within: RunQuerySet | None = None) -> str:
         "Its open children are cancelled with it. A cancelled run is not recovered: a restart is a new run, which starts all "
         "of its children anew"
     )
-
-
-#: The verbs on a run that mean something for its children, and what says it.
-VERB_NOTES: Final[Mapping[str, Callable[[Run, RunQuerySet | None], str]]] = {"pause": pause_note, "cancel": cancel_note}
 
 
 def _has_children(run: Run) -> bool:

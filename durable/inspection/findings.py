@@ -16,8 +16,9 @@ from django.db.models.functions import Substr
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from durable.core.own_runs import BULK, is_stopped
+from durable.core.outcomes import HeldReason
 from durable.core.records import ENDED, Hold, RunState
+from durable.core.registry import BULK, is_stopped
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.core.witnesses import LOST_COMMITS
 from durable.inspection.activities import MOST_ACTIVITIES, hung_steps
@@ -26,19 +27,22 @@ from durable.inspection.counting import Count, added, count_capped, moment_of, s
 from durable.inspection.database import LAST_ID, OldSnapshot, TransactionIds, old_snapshots_and_ids
 from durable.inspection.explain_states import LATE
 from durable.inspection.explanation import replay_check
+from durable.inspection.held import reason_of_stored
 from durable.inspection.humanize import quoted, shortened, span, thousands
 from durable.inspection.limits import IdleSlot, KeptSlot, LongLine, StillLine, slot_troubles
 from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
 from durable.inspection.reading import read_alias
+from durable.inspection.run_lanes import ALONG_HELD
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.wording import command, worker_command
 from durable.inspection.workers import QueueState, Workers
 from durable.inspection.workflows import each_once
-from durable.models import OperatorAction, Run
+from durable.models import DatabaseMark, OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
+from durable.models.workers import ONLY
 from durable.retention import LATE as LATE_PRUNING
 from durable.retention import waiting_since
 
@@ -71,10 +75,10 @@ class Finding:
     "". `names` are the schedules or limits concerned, and `period` the first and the last moment concerned of the first
     schedule.
 
-    Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
+    Kinds: held, exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, slot_idle, line_still, line_long,
-    slot_kept, no_worker, unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost,
-    retention_late, transaction_ids.
+    slot_kept, no_worker, unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, database_behind,
+    database_held, commits_lost, retention_late, transaction_ids, end_refused.
     `is_urgent`: the runs concerned do not continue until an operator acts.
     """
 
@@ -104,16 +108,18 @@ def collect_findings(
     failed = failed_runs(within) if failed is None else failed
     paused, held = all_holds()
     slots = slot_troubles(now, within)
-    stale, diverging, unreceived = _stale_diverging_and_unreceived(runs, now)
+    stale, diverging, held_rows, unreceived = _few_rows(runs, now)
     unserved = _unserved(workers)
     told = {*paused, *(queue.name for queue in unserved)}
     served = [queue.name for queue in workers.queues if queue.has_runs and queue.name not in told]
     return [
+        *_gone_back(),
         *_surroundings(workers, unserved, runs, now),
         *_lost_commits(runs, now),
         *_paused(paused, runs, now),
         *_held_starts(held),
         *_overdue(runs, now, served),
+        *_waiting_for_person(held_rows),
         *_leases(stale),
         *_stopped_bulks(runs),
         *_hung(now, within),
@@ -127,6 +133,57 @@ def collect_findings(
         *_messages_left(unreceived),
         *_vacuum(),
         *(_retention(now) if within is None else []),
+    ]
+
+
+def _gone_back() -> list[Finding]:
+    """Return the finding of a database that is behind its mark, or whose open runs are being paused
+    or put in doubt.
+
+    The sweep has noted both in the database: a standby that is read here lags, and looks as if it had gone back.
+    """
+    row = DatabaseMark.objects.using(read_alias()).filter(pk=ONLY).first()
+    if row is None or (row.mark_at is None and row.holding_since is None):
+        return []
+    if row.mark_at is None:
+        title = _(
+            "Open runs are being paused, or put in doubt, after a restore; workers claim nothing until all of them are"
+        )
+        advice = _("The sweep of a durable_worker does that, and workers then go on by themselves.")
+        return [
+            Finding(
+                kind="database_held",
+                title=title,
+                advice=advice,
+                count=Count(number=1),
+                is_urgent=False,
+                since=row.holding_since,
+                names=[row.name],
+            )
+        ]
+    lost = (row.mark_at - row.written_at).total_seconds()
+    if lost > 0:
+        title = _("The database went back in time, by %(span)s, and workers claim nothing") % {"span": span(lost)}
+    else:
+        title = _("Two databases with one name are in use, and workers claim nothing in this one")
+    advice = _(
+        "A backup was restored, a standby that lagged was promoted, or this database is a copy. It is as of %(as_of)s; its "
+        "mark was written at %(mark_at)s. What runs did outside of the database after that will be done again. `durable "
+        "restored` lists them, and lets workers go on."
+    ) % {
+        "as_of": f"{row.written_at:%Y-%m-%d %H:%M:%S} UTC",
+        "mark_at": f"{row.mark_at:%Y-%m-%d %H:%M:%S} UTC",
+    }
+    return [
+        Finding(
+            kind="database_behind",
+            title=title,
+            advice=advice,
+            count=Count(number=1),
+            since=row.written_at,
+            command=command("restored"),
+            names=[row.name],
+        )
     ]
 
 
@@ -346,27 +403,51 @@ def _overdue(runs: RunQuerySet, now: datetime, queues: Sequence[str]) -> list[Fi
     return findings
 
 
-def _stale_diverging_and_unreceived(
+def _few_rows(
     runs: RunQuerySet, now: datetime
-) -> tuple[list[_Row], list[tuple[_Row, str]], list[_Row]]:
-    """Return three lists of runs: those whose workers are gone; diverged ones, with the beginnings of their summaries;
-    and completed ones that left messages.
+) -> tuple[list[_Row], list[tuple[_Row, str]], list[tuple[_Row, str]], list[_Row]]:
+    """Return four lists of runs: those whose workers are gone; diverged and held ones, both with the beginnings of
+    their summaries; and completed ones that left messages.
 
-    Three indexes with few runs or a cap, and one statement.
+    Four indexes with few runs or a cap, and one statement.
     """
     stale = runs.filter(lease_expires_at__lt=now - _GONE).order_by("lease_expires_at")
     diverging = runs.open().filter(diverged_at__isnull=False).order_by("diverged_at")
+    held = runs.filter(ALONG_HELD).order_by("failure__run_created_at", "failure__run_id")
     sources = [
         stale.annotate(moment=F("lease_expires_at"), beginning=Value("")),
         diverging.annotate(moment=F("diverged_at"), beginning=Substr("summary", 1, KIND_LENGTH)),
+        held.annotate(moment=F("failure__failed_at"), beginning=Substr("summary", 1, KIND_LENGTH)),
         completed_with_messages(runs, now, CAP).annotate(moment=F("finished_at"), beginning=Value("")),
     ]
     found = [
         [(_row(*row), str(unpack(beginning))) for *row, beginning in rows]
         for rows in sample_rows(sources, ["id", "workflow", "moment", "beginning"], CAP + 1)
     ]
-    stale_rows, diverging_rows, unreceived_rows = found
-    return [row for row, _beginning in stale_rows], diverging_rows, [row for row, _beginning in unreceived_rows]
+    stale_rows, diverging_rows, held_rows, unreceived_rows = found
+    without = [[row for row, _beginning in each] for each in (stale_rows, unreceived_rows)]
+    return without[0], diverging_rows, held_rows, without[1]
+
+
+def _waiting_for_person(found: Sequence[tuple[_Row, str]]) -> list[Finding]:
+    """Return the finding of the runs with a step that waits for a person."""
+    if not found:
+        return []
+    rows = [row for row, _beginning in found]
+    unknown = sum(reason_of_stored(beginning) == HeldReason.UNKNOWN for _row, beginning in found)
+    title = ngettext("A run has a step that waits for a person", "Runs have steps that wait for a person", len(rows))
+    advice = _(
+        "The page of a run asks: was it done? Settle the step: it was done (with its result), it was not, or it fails. A "
+        "recovery tries a step again whose attempts are used up, and asks verify about one that may have been done."
+    )
+    if unknown:
+        asked = ngettext(
+            "Of %(number)s run nobody knows whether its step was done.",
+            "Of %(number)s runs nobody knows whether their steps were done.",
+            unknown,
+        )
+        advice = f"{asked % {'number': thousands(unknown)}} {advice}"
+    return [_finding("held", title, advice, rows, RunCriteria(is_held=True), command("why", rows[0][0]))]
 
 
 def _leases(rows: Sequence[_Row]) -> list[Finding]:
@@ -541,16 +622,23 @@ def _hung(now: datetime, within: RunQuerySet | None) -> list[Finding]:
 
 def _diverging(rows: Sequence[tuple[_Row, str]]) -> list[Finding]:
     mistaken: list[_Row] = []
+    unended: list[_Row] = []
     others: list[_Row] = []
+    lists = {SummaryKind.MISTAKE: mistaken, SummaryKind.END_REFUSED: unended}
     for row, beginning in rows:
-        kind = kind_of_stored(beginning)
-        (mistaken if kind is SummaryKind.MISTAKE else others).append(row)
+        lists.get(kind_of_stored(beginning), others).append(row)
     wanted = RunCriteria(states=_OPEN, is_diverged=True)
     found = []
     if mistaken:
         title = _("Runs that meet a mistake in the workers' code")
         advice = _("If no deploy is under way: fix the code. Nothing is undone meanwhile.")
         found.append(_finding("mistake", title, advice, mistaken, wanted, replay_check(mistaken[0][1])))
+    if unended:
+        title = _("Runs that cannot end, because the on_end of their workflow fails")
+        advice = _(
+            "Fix the function and deploy it: the runs then end by themselves. Nothing of their ends was written."
+        )
+        found.append(_finding("end_refused", title, advice, unended, wanted))
     if others:
         title = _("Runs whose history the workers' code does not fit")
         advice = _(

@@ -5,8 +5,10 @@ Pure functions; times are aware, spans are in seconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
 from django.utils import timezone
 from django.utils.dateformat import format as format_date
@@ -167,6 +169,19 @@ def byte_size(count: int) -> str:
 def printable(text: str) -> str:
     """Return `text` with lone surrogates, which no page can encode, replaced by their numbers."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+#: Controls, marks that change the direction of text, line separators, and characters without a width.
+ALWAYS_HIDDEN: Final = (
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+)
+#: These, and joining characters that do not join letters or emoji.
+_HIDDEN: Final = re.compile(f"[{ALWAYS_HIDDEN}]|(?<=[\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?=[\x00-\x7f]|$)")
+
+
+def visible(text: str) -> str:
+    """Return `text` with the characters that hide or reorder it replaced by their numbers."""
+    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def shortened(text: str, length: int = 300) -> str:

@@ -280,12 +280,13 @@ def are_few(runs: RunQuerySet, size: int) -> bool:
 
 
 class VisibleFailure(NamedTuple):
-    """The failure of a run."""
+    """The failure of a run. `is_held`: the run is open, and a step of it waits for a person."""
 
     cause_id: int
     run_id: str
     workflow: str
     failed_at: datetime
+    is_held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,17 +298,22 @@ class VisibleFailures:
 
 
 def visible_failures(within: RunQuerySet, size: int) -> VisibleFailures:
-    """Return the failures of these runs; at most three statements.
+    """Return the failures of these runs, failed or held; at most four statements.
 
-    Only runs among the newest `size` failed runs count; all, if these runs are few.
+    Only runs among the newest `size` failed runs count; all, if these runs are few. So do runs among the newest `size`
+    held ones.
     """
     everyone: RunQuerySet = Run.objects.using(read_alias())
     end = end_of_window(_failed(everyone), within, RunOrder.NEWEST, size, "created_at")
     runs = _failed(within) if end is None else _failed(within).filter(end.up_to(RunOrder.NEWEST.key))
-    found = Failure.objects.using(read_alias()).filter(KeyIn("run", runs.order_by().values("pk")), is_open=True)
+    failures = Failure.objects.using(read_alias())
+    held = failures.filter(is_held=True).order_by("-run_created_at", "-run_id").values("run_id")[:size]
+    of_failed = failures.filter(KeyIn("run", runs.order_by().values("pk")), is_open=True, is_held=False)
+    of_held = failures.filter(KeyIn("run", within.filter(KeyIn("id", held)).order_by().values("pk")), is_held=True)
+    rows = [VisibleFailure(*row) for each in (of_failed, of_held) for row in each.values_list(*VisibleFailure._fields)]
     by_cause: dict[int, list[VisibleFailure]] = {}
-    for row in found.order_by("-failed_at", "-run_id").values_list(*VisibleFailure._fields):
-        by_cause.setdefault(row[0], []).append(VisibleFailure(*row))
+    for row in sorted(rows, key=lambda each: (each.failed_at, each.run_id), reverse=True):
+        by_cause.setdefault(row.cause_id, []).append(row)
     return VisibleFailures(by_cause, is_cut=end is not None)
 
 

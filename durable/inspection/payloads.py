@@ -7,9 +7,9 @@ and is hidden afterwards unless the hook has replaced it.
 
 Owns the redaction hook. `DURABLE["REDACT"]` names a function `redact(workflow, field, value)` that returns what may be
 shown instead of `value`; `field` is "input", "output", "arguments:<location>", "output:<location>", "state:<location>",
-"saved:<location>", "message:<queue>", "response:<queue>", "error", "traceback" or "log". The hook gets plain data; a
-value without a plain form is hidden unless the hook replaces it. If the hook fails, nothing is shown. The surfaces
-check whether a user may see payloads at all.
+"saved:<location>", "chunk:<location>", "message:<queue>", "response:<queue>", "error", "traceback", "log", "status" or
+"summary". The hook gets plain data; a value without a plain form is hidden unless the hook replaces it. If the hook
+fails, nothing is shown. The surfaces check whether a user may see payloads at all.
 
 A download has the same text as a page, so both have the same size.
 
@@ -200,6 +200,12 @@ def payload(workflow: str, field: str, text: str | None, place: Place) -> Any:
         # The project's codec may quote in its error the text that it could not read.
         return {"unreadable": str(redacted(workflow, "error", f"{type(error).__name__}: {error}"))}
     return jsonable(redacted(workflow, field, value))
+
+
+def of_stream(workflow: str, location: str, event: str, value: Any) -> Any:
+    """Redact the value of an event of a step's stream (`durable.streams.Chunk`), as JSON data."""
+    fields = {"chunk": f"chunk:{location}", "result": f"output:{location}", "failed": "error"}
+    return jsonable(redacted(workflow, fields[event], value)) if event in fields else None
 
 
 def pretty(value: Any, most: int = 20_000) -> str:

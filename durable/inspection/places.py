@@ -17,12 +17,26 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import BooleanField, CharField, ExpressionWrapper, F, Func, Q, QuerySet, TextField, Value
+from django.db.models import (
+    BooleanField,
+    Case,
+    CharField,
+    ExpressionWrapper,
+    F,
+    Func,
+    Q,
+    QuerySet,
+    TextField,
+    Value,
+    When,
+)
 from django.db.models.functions import Concat, Replace, StrIndex, Substr
+from django.db.models.lookups import Contains
 from django.utils.translation import gettext as _
 
-from durable.core.location import is_within, unescape
+from durable.core.location import is_within, unescape, value_name
 from durable.core.records import EntryKind, EntryStatus
+from durable.core.steps import SUMMARY
 from durable.inspection.counting import grouped
 from durable.inspection.forks import FORKS, ForkOutcome
 from durable.inspection.history_counts import remembered
@@ -30,6 +44,7 @@ from durable.inspection.progress import MOST_OPEN, OPEN, open_keys_of_long
 from durable.inspection.reading import read_alias
 from durable.models import Entry, Run
 from durable.models.rows import unpack
+from durable.store.tables.surveys import short_data
 
 EXACT: Final = 2_000  # entries of a history that is read whole
 MOST_PLACES: Final = 1_000
@@ -59,6 +74,7 @@ COLUMNS: Final[Sequence[Any]] = (
     "metadata__completed_at",
     "metadata__rollback_completed_at",
     HAS_FAILED_TO_UNDO,
+    Case(When(Contains(F("data"), Value(f'"{SUMMARY}":"')), then=short_data()), output_field=TextField()),
 )
 
 
@@ -76,6 +92,7 @@ class Record(NamedTuple):
     completed_at: datetime | None
     rollback_completed_at: datetime | None
     has_failed_to_undo: bool
+    described: str | None = None  # the entry's data, as text, if it has a summary
 
 
 @dataclass(slots=True, kw_only=True)
@@ -293,14 +310,20 @@ _DEEPEST: Final = 12  # levels; deeper places are siblings, named by their path
 
 _SCOPES: Final = (EntryKind.LOOP.value, *FORKS, "iteration", "branch", "block")
 
-_GRAVITY: Final = (
+#: The statuses of places, from the least to the most urgent. "cancelled" and "caught" are those of a page.
+GRAVITY: Final = (
     EntryStatus.COMPLETED.value,
     "cancelled",
+    "caught",
     EntryStatus.PENDING.value,
     EntryStatus.RUNNING.value,
     EntryStatus.FAILED.value,
+    EntryStatus.UNKNOWN.value,
     EntryStatus.EXHAUSTED.value,
+    EntryStatus.HELD.value,
 )
+#: The statuses of a step whose last attempt has failed, as far as is known.
+HAS_FAILED: Final = GRAVITY[GRAVITY.index(EntryStatus.FAILED.value) :]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -343,7 +366,7 @@ class PlaceNode:
         if self.end:
             return self.end
         found = {record.status for record in self.records} or {child.status for child in self.children}
-        return max(found, key=_GRAVITY.index, default=EntryStatus.COMPLETED.value)
+        return max(found, key=GRAVITY.index, default=EntryStatus.COMPLETED.value)
 
     @property
     def is_scope(self) -> bool:
@@ -470,7 +493,10 @@ def title_of(path: str, iteration: str = "") -> str:
     if last.startswith("~"):
         title = (iteration or _("iteration %(number)s")) % {"number": last[1:]}
     else:
+        if last.endswith("~v0"):  # the first value under its name
+            return " / ".join([*map(unescape, around), value_name(last)])
         name, mark, number = last.partition("~")  # a send's segment has a mark and a number
+        number = number.removeprefix("v")
         title = f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(last)
     return " / ".join([*map(unescape, around), title])
 
@@ -557,7 +583,7 @@ def _merged(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode
         # after `children`, which takes apart the group's contents
         members=_members(group, opened) if opened == location else (),
         has_all_members=opened == location and not any(node.is_folded for node in group),
-        end=max((node.end for node in group if node.end), key=_GRAVITY.index, default=""),
+        end=max((node.end for node in group if node.end), key=GRAVITY.index, default=""),
     )
 
 

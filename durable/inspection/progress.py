@@ -16,6 +16,7 @@ from durable.inspection.activities import activities_of_runs
 from durable.inspection.history_counts import recalled, remembered
 from durable.inspection.reading import read_alias
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
+from durable.models.history import EntryQuerySet
 
 MOST_OPEN: Final = 500  # entries
 _MOST_CHILDREN: Final = 10_000  # that are counted
@@ -102,6 +103,19 @@ def newest_open(run: Run) -> Sequence[int]:
     return remembered(run, "open", lambda: list(newest[:MOST_OPEN]))
 
 
+def open_entries(run: Run, condition: Q) -> EntryQuerySet:
+    """Return the entries whose metadata meets the condition, which holds for open entries alone (`OPEN`).
+
+    It names columns without a prefix. A long history that rests and was counted is not read for it.
+    """
+    counts = recalled(run, "progress")
+    entries = Entry.objects.using(read_alias())
+    if counts is None or len(counts["open"]) >= MOST_OPEN:
+        return entries.few_of(run.id, condition)
+    found = EntryMetadata.objects.using(read_alias()).filter(condition, entry_id__in=counts["open"])
+    return entries.filter(run=run.id, pk__in=found.values("pk"))
+
+
 def entries_counted(run: Run) -> int | None:
     """Return the number of entries of a long history that rests and was counted before, else None; no statement."""
     counts = recalled(run, "progress")
@@ -160,7 +174,7 @@ def _newest_begin(run: Run, found: dict[str, Any], keys: Sequence[int]) -> int |
     entries = Entry.objects.using(read_alias())
     is_told_by_open = found["ends"] == found["completed"] and len(keys) <= MOST_OPEN
     chosen = (
-        entries.filter(pk__in=keys)
+        entries.filter(run=run, pk__in=keys)
         if found["entries"] > history_counts.LONG and is_told_by_open
         else entries.filter(run=run)
     )

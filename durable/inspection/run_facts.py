@@ -1,4 +1,4 @@
-"""A run's key, rank, tags and time limits, given at its start, for every surface."""
+"""A run's key, rank, tags, time limits and what it is about, given at its start, for every surface."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import BigIntegerField, Exists, OuterRef, Q, Value
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -23,8 +23,9 @@ from durable.inspection.humanize import relative, span
 from durable.inspection.payloads import redacted
 from durable.inspection.queues import find_hold
 from durable.inspection.reading import read_alias
-from durable.models import Lane, Run, RunRank, RunTag
+from durable.models import Lane, Run, RunRank, RunSubject, RunTag
 from durable.models.run import RunQuerySet
+from durable.models.subjects import model_of, read_subject
 from durable.tag_hashes import sought
 
 
@@ -173,6 +174,8 @@ def limits_note(run: Run, now: datetime) -> str:
     limits = limits_of(run)
     if limits is None:
         return ""
+    if limits.in_doubt is not None:
+        return _("Its database went back in time, so that its next steps count as unknown until one was not done")
     if limits.deadline is not None and limits.deadline <= now:
         return _("Its deadline was %(when)s: it fails as soon as it goes on") % {"when": relative(limits.deadline, now)}
     if limits.deadline is not None:
@@ -351,3 +354,65 @@ def _tag(workflow: str, name: str, value: str) -> Tag:
 def tags_data(tags: Iterable[Tag]) -> dict[str, str | None]:
     """Return tags as data: their values by name, None for a hashed one."""
     return {each.name: None if each.is_hashed else each.value for each in tags}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """An instance that a run is about: the label of its model, its primary key as text, and both in words.
+
+    `word` is the form in which filters take it: "shop.order:42".
+    """
+
+    model: str
+    key: str
+    words: str
+
+    @property
+    def word(self) -> str:
+        """The text that a filter of runs takes."""
+        return f"{self.model}:{self.key}"
+
+
+def about_of(runs: Sequence[Run]) -> dict[str, list[About]]:
+    """Return what each of these runs is about, in the order in which its start gave it; one statement.
+
+    The instances are not looked up.
+    """
+    found: dict[str, list[About]] = {run.id: [] for run in runs}
+    rows = RunSubject.objects.using(read_alias()).filter(run__in=list(found)).order_by("run_id", "id")
+    for run_id, model, key in rows.values_list("run_id", "model", "object_pk"):
+        found[run_id].append(About(model=model, key=key, words=_in_words(model, key)))
+    return found
+
+
+def tags_and_about_of(runs: Sequence[Run]) -> tuple[dict[str, list[Tag]], dict[str, list[About]]]:
+    """Return what `tags_of` and `about_of` return, read in one statement."""
+    workflows = {run.id: run.workflow for run in runs}
+    tags: dict[str, list[Tag]] = {run_id: [] for run_id in workflows}
+    about: dict[str, list[About]] = {run_id: [] for run_id in workflows}
+    of_tags = RunTag.objects.using(read_alias()).filter(run__in=list(workflows)).order_by()
+    of_subjects = RunSubject.objects.using(read_alias()).filter(run__in=list(workflows)).order_by()
+    rows = (
+        of_tags.annotate(position=Value(0, output_field=BigIntegerField()))
+        .values_list("run_id", "position", "name", "value")
+        .union(of_subjects.values_list("run_id", "id", "model", "object_pk"), all=True)
+    )
+    for run_id, position, name, value in sorted(rows):
+        if position == 0:
+            tags[run_id].append(_tag(workflows[run_id], name, value))
+        else:
+            about[run_id].append(About(model=name, key=value, words=_in_words(name, value)))
+    return tags, about
+
+
+def _in_words(model: str, key: str) -> str:
+    """Return "order 42"; of a model that the project no longer has "shop.order 42"."""
+    found = model_of(model)
+    return f"{model if found is None else found._meta.verbose_name} {key}"
+
+
+def is_about(text: str) -> Q:
+    """Return the condition for runs about this, written as "shop.order:42"; it is looked up for each examined run."""
+    subject = read_subject(text)
+    rows = RunSubject.objects.filter(run=OuterRef("pk"), model=subject.model, object_pk=subject.key)
+    return Q(Exists(rows))

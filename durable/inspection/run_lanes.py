@@ -19,8 +19,9 @@ from django.db.models.lookups import Exact, IsNull
 from durable.core import registry
 from durable.core.location import ANY_QUEUE, escape
 from durable.core.names.renames import names_of_workflow
-from durable.core.own_runs import INTERNAL
+from durable.core.new_runs import Subject
 from durable.core.records import ENDED, RunState
+from durable.core.registry import INTERNAL
 from durable.core.summary import SummaryKind
 from durable.inspection.counting import Count, Key, OfEach, moment_of, sample_rows
 from durable.inspection.explain_states import LATE
@@ -69,7 +70,8 @@ ROOT: Final = Q(parent__isnull=True) | Q(
 
 def waiting_for(queue: str) -> Q:
     """Return the condition for runs that wait for a message of the queue, or of any."""
-    waits = Q(waiting_for=ANY_QUEUE) | Q(waiting_for__contains=f"/{escape(queue)}/")
+    any_queue = Q(waiting_for=ANY_QUEUE) | Q(waiting_for__startswith=f"{ANY_QUEUE}/")
+    waits = any_queue | Q(waiting_for__contains=f"/{escape(queue)}/")
     return ~Q(state=_RUNNING) & waits  # the row of a running one still has what it waited for
 
 
@@ -84,11 +86,27 @@ def of_worker(worker: str) -> Q:
 
 def needing_attention(now: datetime) -> Q:
     """Return the condition for runs that need a person to continue well, as far as `explain` sees it in their rows."""
-    return Q(state=_FAILED) | (~Q(state__in=_ENDED) & (Q(diverged_at__isnull=False) | _overdue(now) | _lost(now)))
+    return Q(state=_FAILED) | (
+        ~Q(state__in=_ENDED) & (Q(diverged_at__isnull=False) | _overdue(now) | _lost(now) | has_held())
+    )
+
+
+def has_held() -> Q:
+    """Return the condition for runs with a step that waits for a person.
+
+    The failure is looked up for each examined run, as in `of_worker`. Along their own index: `ALONG_HELD`.
+    """
+    failure = Failure.objects.filter(run=OuterRef("pk"), is_held=True).values("is_held")[:1]
+    return Q(IsNull(Subquery(failure), rhs=False))
+
+
+#: The condition for runs with a step that waits for a person, along the index of their failures.
+ALONG_HELD: Final = Q(failure__is_held=True)
 
 
 def few_attended(now: datetime) -> Sequence[str] | None:
-    """Return the ids of the open runs that need attention; None if an index has more than `FEW`.
+    """Return the ids of the open runs that need attention, except those with a step that waits for a person; None if an
+    index has more than `FEW`.
 
     Two statements.
     """
@@ -165,6 +183,13 @@ class Plan:
     compares_texts: bool = False
     #: the tags along whose index the runs are found
     tags: tuple[tuple[str, str], ...] = ()
+    #: what the runs are about, if they are found along its index
+    about: Subject | None = None
+
+    @property
+    def is_of_side_table(self) -> bool:
+        """Whether the index is one of a side table, whose rows have the key of the list."""
+        return bool(self.tags) or self.about is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +225,18 @@ class Lane:
         return self._along(Run.objects.using(read_alias()) if self.within is None else self.within)
 
     def _along(self, runs: RunQuerySet) -> RunQuerySet:
-        if self.plan.tags:
-            runs = runs.tagged(**dict(self.plan.tags)).annotate(**{column: F(column) for column in TAG_KEY})
+        if self.plan.about is not None:
+            runs = runs.about_key(self.plan.about.model, self.plan.about.key)
+        elif self.plan.tags:
+            runs = runs.tagged(**dict(self.plan.tags))
+        if self.plan.is_of_side_table:
+            runs = runs.annotate(**{column: F(column) for column in TAG_KEY})
         found = runs.filter(self.plan.index).order_by(*self.order.sorted_by(self._key))
         return found if self.after is None else found.filter(self.after.behind(self._key))
 
     @property
     def _key(self) -> tuple[str, ...]:
-        if self.plan.tags:
+        if self.plan.is_of_side_table:
             return TAG_KEY
         return FAILURE_KEY if self.plan.is_of_failures else self.order.key
 
@@ -276,7 +305,7 @@ class Lane:
             # A search must not disclose what the project's hook hides, not even by the place where a page ends.
             shown, last = shown_with(self.shown_text, runs, limit + 1)
             return _Found(self._keyed(shown), end if last is None else Cursor.of(last, self.order))
-        found = self._keyed(runs.defer("input", "output")[: limit + 1])
+        found = self._keyed(runs.select_related("shown").defer("input", "output")[: limit + 1])
         return _Found(found, found[-1][0] if len(found) > limit else end)
 
     def _keyed(self, runs: Iterable[Run]) -> list[tuple[Cursor, Run]]:
@@ -362,6 +391,7 @@ def _cursor(row: Sequence[Any], order: RunOrder) -> Cursor:
 def _in_full(keyed: Sequence[tuple[Cursor, Run | None]]) -> list[Run]:
     """Return the runs in order, reading those that were not read; one statement. Deleted ones are omitted."""
     missing = [key.id for key, run in keyed if run is None]
-    read = Run.objects.using(read_alias()).defer("input", "output").in_bulk(missing) if missing else {}
+    rows = Run.objects.using(read_alias()).select_related("shown").defer("input", "output")
+    read = rows.in_bulk(missing) if missing else {}
     runs = [run or read.get(key.id) for key, run in keyed]
     return [run for run in runs if run is not None]

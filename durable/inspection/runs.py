@@ -27,13 +27,14 @@ from durable.inspection.family import has_children
 from durable.inspection.pagination import Cursor, RunOrder
 from durable.inspection.payloads import contains
 from durable.inspection.reading import read_alias
-from durable.inspection.run_facts import checked_tags, has_tag, split_tags, tag_with_value
+from durable.inspection.run_facts import checked_tags, has_tag, is_about, split_tags, tag_with_value
 from durable.inspection.run_lanes import Lane, Plan, RunPage, matching_of, merged, merged_and_counted
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Failure, Run
 from durable.models.renames import know_names, learn_names
 from durable.models.run import RunQuerySet
+from durable.models.subjects import read_subject
 
 PAGE: Final = 50  # runs
 FOUND: Final = 10_000  # runs to count for a list
@@ -52,18 +53,20 @@ class RunCriteria:
 
     `states` are values of `RunState`. The times are aware, from (included) and until (excluded). `error_text` is
     searched for in the type and the message of a run's error, ignoring case: in their beginnings
-    (`durable.inspection.payloads`), and, with a redaction hook, in the text that the hook shows. `waiting_queue`:
-    runs that wait for a message of that queue, or of any. `cause` is the fingerprint of a cause, and `place` the place
-    of one (`durable.core.records.Cause`): runs that are failed because of it. `worker`: runs that this worker has, and
-    those that failed on it and are still failed. `is_undone`: runs that have failed or were cancelled, and whose steps
-    were undone (`durable.inspection.undone`). `is_stuck`: failed runs whose compensation has stopped. `is_diverged`:
-    runs that the workers' code does not fit, retried for a while or failed because of that. `needs_attention`: runs
-    that do not go on well without a person. `only_roots`: no children, that is, runs that the code of another run has
-    started as its own. A filter that looks for trouble, or names a run, finds children all the same (`hides_children`).
-    `hides_alerts`: no runs of durable's own, which send alerts and do bulks, and none of quiet workflows, unless they
-    have failed. A filter that looks for trouble, or names a run or a workflow, finds these all the same
-    (`leaves_alerts_out`). `tags` are names with values, all of which a run has.
-    Raises ValueError for a state that no run has, and for a name or a value that no tag has.
+    (`durable.inspection.payloads`), and, with a redaction hook, in the text that the hook shows. `waiting_queue`: runs
+    that wait for a message of that queue, or of any. `cause` is the fingerprint of a cause, and `place` the place of
+    one (`durable.core.records.Cause`): runs that are failed or held because of it. `worker`: runs that this worker has,
+    and those that failed on it and are still failed. `is_undone`: runs that have failed or were cancelled, and whose
+    steps were undone (`durable.inspection.undone`). `is_stuck`: failed runs whose compensation has stopped.
+    `is_diverged`: runs that the workers' code does not fit, retried for a while or failed because of that.
+    `needs_attention`: runs that do not go on well without a person. `is_held`: open runs with a step that waits for a
+    person. `only_roots`: no children, that is, runs that the code of another run has started as its own. A filter that
+    looks for trouble, or names a run, finds children all the same (`hides_children`). `hides_alerts`: no runs of
+    durable's own, which send alerts and do bulks, and none of quiet workflows, unless they have failed. A filter that
+    looks for trouble, or names a run or a workflow, finds these all the same (`leaves_alerts_out`). `tags` are names
+    with values, all of which a run has. `about` is what a run is about, written as "shop.order:42".
+    Raises ValueError for a state that no run has, for a name or a value that no tag has, and for what no run can be
+    about.
     """
 
     states: frozenset[str] = frozenset()
@@ -83,15 +86,19 @@ class RunCriteria:
     is_stuck: bool = False
     is_diverged: bool = False
     needs_attention: bool = False
+    is_held: bool = False
     only_roots: bool = False
     hides_alerts: bool = False
     tags: tuple[tuple[str, str], ...] = ()
+    about: str = ""
 
     def __post_init__(self) -> None:
         unknown = sorted(self.states - _STATES)
         if unknown:
             raise ValueError(f"a run has no state {unknown[0]!r}; the states are {', '.join(RunState)}")
         checked_tags(self.tags)
+        if self.about:
+            read_subject(self.about)
 
     @property
     def is_empty(self) -> bool:
@@ -113,8 +120,8 @@ class RunCriteria:
 
     @property
     def _looks_for_trouble(self) -> bool:
-        names = self.id_prefix or self.cause or self.place or self.worker or self.tags
-        return bool(names) or self.is_stuck or self.is_diverged or self.needs_attention
+        names = self.id_prefix or self.cause or self.place or self.worker or self.tags or self.about
+        return bool(names) or self.is_stuck or self.is_diverged or self.needs_attention or self.is_held
 
 
 RunFilter = RunCriteria  # the name of the class in orders recorded earlier
@@ -300,12 +307,14 @@ def _plans(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
 
 def _plans_of_one(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
     """Return the lanes of runs with one of the names of their workflow and of their queue."""
-    if wanted.tags and order.column == "created_at" and not (wanted.cause or wanted.place):
+    if (wanted.about or wanted.tags) and order.column == "created_at" and not (wanted.cause or wanted.place):
         return [_tagged(wanted)]
     if order is RunOrder.NEXT:
         return _waking(wanted)
     if order.column == "finished_at":
         return _ended(wanted)
+    if wanted.is_held and not (wanted.id_prefix or wanted.cause or wanted.place):
+        return [_held(wanted)]
     if (wanted.is_diverged or wanted.needs_attention) and not wanted.id_prefix:
         return _rare(wanted)
     return _lanes(wanted)
@@ -317,6 +326,7 @@ def _possible(wanted: RunCriteria) -> frozenset[str] | None:
     for is_given, allowed in (
         (wanted.is_undone, UNDONE_STATES),
         (wanted.is_stuck, _FAILED),
+        (wanted.is_held, _STATES - _ENDED),
         (bool(wanted.worker), run_lanes.WORKED_ON),
     ):
         states = states & allowed if is_given else states
@@ -324,12 +334,14 @@ def _possible(wanted: RunCriteria) -> frozenset[str] | None:
 
 
 def _tagged(wanted: RunCriteria) -> Plan:
-    """Return the lane along the index of tags. In lists by another time or of a cause, tags are looked up for each
-    run.
+    """Return the lane along the index of what runs are about, or of tags. In lists by another time or of a cause, both
+    are looked up for each run, and so are the tags of runs about something.
     """
     times = _is(tag_created_at__gte=wanted.created_from, tag_created_at__lt=wanted.created_until)
-    rest = _of_all(replace(wanted, tags=(), created_from=None, created_until=None))
-    return Plan(times, rest, tags=wanted.tags, is_narrow=True)
+    wanted = replace(wanted, created_from=None, created_until=None)
+    if wanted.about:
+        return Plan(times, _of_all(replace(wanted, about="")), about=read_subject(wanted.about), is_narrow=True)
+    return Plan(times, _of_all(replace(wanted, tags=())), tags=wanted.tags, is_narrow=True)
 
 
 def _waking(wanted: RunCriteria) -> list[Plan]:
@@ -356,16 +368,39 @@ def _rare(wanted: RunCriteria) -> list[Plan]:
     """Return lanes for filters that match few open runs: open ones from their own indexes, ended ones by state."""
     states = wanted.states or _STATES
     ended, going = states & _FAILED, states - _ENDED
+    if wanted.cause or wanted.place:  # some of its runs are held
+        return _lanes(replace(wanted, states=ended | going))
     lanes = _lanes(replace(wanted, states=ended)) if ended else []
-    if not going or wanted.cause or wanted.place:
+    if not going:
         return lanes
-    now = runtime.current().now()
-    found = run_lanes.few_diverged() if wanted.is_diverged else run_lanes.few_attended(now)
     wanted = replace(wanted, states=going)
+    if wanted.is_diverged:
+        return lanes + _few(wanted, run_lanes.few_diverged())
+    others = [
+        replace(each, rest=each.rest & ~run_lanes.has_held())
+        for each in _few(wanted, run_lanes.few_attended(runtime.current().now()))
+    ]
+    return [*lanes, _held(replace(wanted, is_held=True, needs_attention=False)), *others]
+
+
+def _few(wanted: RunCriteria, found: Sequence[str] | None) -> list[Plan]:
+    """Return the lane of these runs, or, if there are too many to be found first, the lanes that examine all."""
     if found is None:
-        return lanes + _lanes(wanted)
-    few = Plan(Q(pk__in=found), _of_all(wanted), is_short=True)
-    return [*lanes, few] if found else lanes
+        return _lanes(wanted)
+    return [Plan(Q(pk__in=found), _of_all(wanted), is_short=True)] if found else []
+
+
+def _held(wanted: RunCriteria) -> Plan:
+    """Return the lane of runs with a step that waits for a person, along the index of their failures."""
+    times = {"run_created_at__gte": wanted.created_from, "run_created_at__lt": wanted.created_until}
+    fixed = {"workflow": wanted.workflow, "queue": wanted.queue}  # these of a run never change
+    sieve = _sieve(replace(wanted, is_held=False, queue=""))
+    states = Q() if wanted.states == _STATES - _ENDED else _in(state=wanted.states)
+    rest = sieve & states & _is(**{f"failure__{name}": value for name, value in fixed.items()})
+    index = run_lanes.ALONG_HELD & _is(**{f"failure__{name}": value for name, value in times.items()})
+    failures = Failure.objects.using(read_alias()).filter(_is(**times), is_held=True)
+    of_rows = None if sieve or states else _is(**fixed)
+    return Plan(index, rest, is_of_failures=True, failures=failures, rest_of_failures=of_rows, is_narrow=True)
 
 
 def _lanes(wanted: RunCriteria) -> list[Plan]:
@@ -388,7 +423,8 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
         ]
     if causes is not None:
         rest &= Q(failure__is_open=True, failure__cause_id__in=causes)
-        wanted = wanted if wanted.id_prefix else replace(wanted, states=wanted.states or _FAILED)
+        if not wanted.id_prefix:
+            return _lanes_of_many_causes(wanted, rest)
     if wanted.id_prefix:
         rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
         return [Plan(_begins_with(wanted.id_prefix), rest)]
@@ -403,6 +439,20 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
     return [Plan(times, rest)]
 
 
+def _lanes_of_many_causes(wanted: RunCriteria, rest: Q) -> list[Plan]:
+    """Return the lanes of failed and of held runs, of which `rest` selects those of the causes."""
+    states, alone = wanted.states or _STATES, replace(wanted, cause="", place="", only_roots=False)
+    failed = replace(alone, states=_FAILED, workflow="", queue="", created_from=None, created_until=None)
+    lanes = _lanes(failed) if states & _FAILED and not wanted.is_held else []
+    rest &= _created(wanted) & _is(workflow=wanted.workflow)
+    lanes = [replace(each, rest=each.rest & rest) for each in lanes]
+    going = states - _ENDED
+    if not going:
+        return lanes
+    held = _held(replace(alone, states=going, is_held=True))
+    return [*lanes, replace(held, rest=held.rest & rest, rest_of_failures=None)]
+
+
 def _failed_roots(wanted: RunCriteria) -> Plan:
     """Return the lane of failed runs that are not children.
 
@@ -412,7 +462,7 @@ def _failed_roots(wanted: RunCriteria) -> Plan:
     fixed = {"workflow": wanted.workflow, "queue": wanted.queue}  # these of a run never change
     rest = sieve & _is(**{f"failure__{name}": value for name, value in fixed.items()})
     times = {"run_created_at__gte": wanted.created_from, "run_created_at__lt": wanted.created_until}
-    open_ones = {"is_open": True, "parent__isnull": True}
+    open_ones = {"is_open": True, "is_held": False, "parent__isnull": True}
     of_failure = {f"failure__{name}": value for name, value in open_ones.items()}
     roots = _is(**{f"failure__{name}": value for name, value in times.items()}) & Q(**of_failure)
     failures = Failure.objects.using(read_alias()).filter(_is(**times), **open_ones)
@@ -455,12 +505,16 @@ def _sieve(wanted: RunCriteria) -> Q:
         rest &= run_lanes.DIVERGED
     if wanted.needs_attention and wanted.states != _FAILED:  # all failed runs do
         rest &= run_lanes.needing_attention(runtime.current().now())
+    if wanted.is_held:
+        rest &= run_lanes.has_held()
     if wanted.worker:
         rest &= run_lanes.of_worker(wanted.worker)
     if wanted.waiting_queue:
         rest &= run_lanes.waiting_for(wanted.waiting_queue)
     for name, value in wanted.tags:
         rest &= has_tag(name, value)
+    if wanted.about:
+        rest &= is_about(wanted.about)
     if wanted.only_roots:
         rest &= run_lanes.ROOT
     if wanted.hides_alerts:

@@ -7,18 +7,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from durable.conf import conf
-from durable.core.records import RunState
-from durable.core.tally import Tally
+from durable.core.records import ENDED, RunState
+from durable.core.tally import HELD, Tally
 from durable.inspection.counting import count_capped, tally
 from durable.inspection.reading import read_alias
 from durable.inspection.runs import RunCriteria, along_indexes, learn_names_of, list_runs
-from durable.models import Run
+from durable.models import Cause, Failure, Run
 
 EXAMINED: Final = 20_000  # runs of a state to examine for a count if no index serves the filter
 _LESS: Final = 4  # the fraction of them to examine of a state that the verb leaves alone
+_FAILED: Final = frozenset({RunState.FAILED.value})
+_OPEN: Final = frozenset(each.value for each in RunState if each not in ENDED)
 _LOOKS: Final = 20  # pages to read to count runs by the text that a redaction hook shows
 
 
@@ -38,6 +40,19 @@ class Filtered:
         """Whether the filter has no condition."""
         return self.wanted.is_empty
 
+    @property
+    def place(self) -> str:
+        """The place of the filter's cause, or the filter's place; "" without either."""
+        if self.wanted.place or not self.wanted.cause:
+            return self.wanted.place
+        causes = Cause.objects.using(read_alias()).filter(fingerprint=self.wanted.cause)
+        return causes.values_list("place", flat=True).first() or ""
+
+    @property
+    def _is_of_failures(self) -> bool:
+        """Whether the runs are failed, or held, by their failures."""
+        return bool(self.wanted.cause or self.wanted.place or self.wanted.is_held)
+
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
         """Return up to `limit` ids after `cursor`, and the next cursor; None at the end."""
         page = list_runs(self.wanted, cursor=cursor, limit=limit)
@@ -46,15 +61,14 @@ class Filtered:
     def narrowed(self, states: Collection[str]) -> Filtered:
         """Return the filter limited to runs in these states."""
         wanted = self._in(frozenset(states))
-        # The filter's cause or place excludes failed runs that no longer match when a page is read.
-        return self if wanted is None or wanted.cause or wanted.place else Filtered(wanted)
+        return self if wanted is None else Filtered(wanted)
 
     def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
         """Return the failed ones among the matching runs, or their failures, each with whether there may be more.
 
-        The querysets are disjoint.
+        Of a cause, those with a held step too. The querysets are disjoint.
         """
-        return self._lanes(RunState.FAILED.value, EXAMINED)
+        return [*self._lanes(RunState.FAILED.value, EXAMINED), *self._lanes(HELD, EXAMINED)]
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return up to `limit` ids of matching runs in these states."""
@@ -73,7 +87,8 @@ class Filtered:
         numbers: Counter[tuple[str, str]] = Counter()
         partial = set[str]()
         matching, others = list[tuple[str, QuerySet[Any]]](), list[tuple[str, QuerySet[Any]]]()
-        every = [each.value for each in RunState]
+        is_split = self._is_of_failures and HELD in states  # these are counted so, and by no state
+        every = [RunState.FAILED.value, HELD] if is_split else [each.value for each in RunState]
         for state in every:
             window = EXAMINED if state in states else EXAMINED // _LESS
             for runs, is_window in self._lanes(state, window):
@@ -93,16 +108,29 @@ class Filtered:
 
     def _in(self, states: frozenset[str]) -> RunCriteria | None:
         """Return the filter for these states alone; None if no run matches."""
-        both = states & self.wanted.states if self.wanted.states else states
-        if self.wanted.cause or self.wanted.place:
-            both &= {RunState.FAILED.value}
+        if self._is_of_failures:
+            going = _OPEN if HELD in states else states & _OPEN
+            states = going if self.wanted.is_held else (states & _FAILED) | going
+            both = states & (self.wanted.states or states)
+            is_any = not self.wanted.states and both == (_OPEN if self.wanted.is_held else _FAILED | _OPEN)
+            return replace(self.wanted, states=frozenset() if is_any else both) if both else None
+        both = (states & self.wanted.states if self.wanted.states else states) - {HELD}
         return replace(self.wanted, states=both) if both else None
 
     def _lanes(self, state: str, window: int) -> list[tuple[QuerySet[Any], bool]]:
         wanted = self._in(frozenset({state}))
-        if wanted is not None and (wanted.cause or wanted.place):  # their index has failed runs only
+        if wanted is None:
+            return []
+        if not self._is_of_failures:
+            return along_indexes(wanted, window=window)
+        if state in (RunState.FAILED, HELD) and not self.wanted.states:  # the rows of failures tell
             wanted = replace(wanted, states=frozenset())
-        return [] if wanted is None else along_indexes(wanted, window=window)
+        found = along_indexes(wanted, window=window)
+        is_held = state != RunState.FAILED
+        return [
+            (rows.filter(**{"is_held" if rows.model is Failure else "failure__is_held": is_held}), is_window)
+            for rows, is_window in found
+        ]
 
     def _tally_of_shown(self, most: int) -> Tally:
         numbers: Counter[tuple[str, str]] = Counter()
@@ -139,21 +167,28 @@ class Chosen:
         return self.ids[begin:end], str(end) if end < len(self.ids) else None
 
     def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
-        """Return the failed ones as one queryset, which is not a window."""
-        return [(Run.objects.using(read_alias()).filter(pk__in=self.ids, state=RunState.FAILED.value), False)]
+        """Return the failed ones, and those with a held step, as one queryset, which is not a window."""
+        runs = Run.objects.using(read_alias()).filter(pk__in=self.ids)
+        return [(runs.filter(Q(state=RunState.FAILED.value) | Q(failure__is_held=True)), False)]
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return the first `limit` ids of runs in these states."""
-        found = {each.id for each in self._runs() if each.state in states}
+        found = {run_id for run_id, state, _ in self._runs(states) if state in states}
         return [each for each in self.ids if each in found][:limit]
 
     def tally(self, states: Collection[str], most: int) -> Tally:  # noqa: ARG002  # few enough to count them all
-        """Count the runs by state and workflow, and the ids that no run has. One statement."""
-        runs = self._runs()
-        numbers = Counter((each.state, each.workflow) for each in runs)
+        """Count the runs by state and workflow, and the ids that no run has. One statement, or two with `HELD`."""
+        runs = self._runs(states)
+        numbers = Counter((state, workflow) for _, state, workflow in runs)
         numbers["", ""] = len(set(self.ids)) - len(runs)
         return Tally(numbers=+numbers)
 
-    def _runs(self) -> Sequence[Run]:
+    def _runs(self, states: Collection[str]) -> list[tuple[str, str, str]]:
+        """Return id, state and workflow of each run; the state is `HELD` if that is wanted, and a step is held."""
         runs = Run.objects.using(read_alias()).filter(pk__in=self.ids)
-        return list(runs.only("id", "workflow", "state"))
+        rows = list(runs.order_by().values_list("id", "state", "workflow"))
+        if HELD not in states:
+            return rows
+        failures = Failure.objects.using(read_alias()).filter(run__in=self.ids, is_held=True)
+        held = set(failures.order_by().values_list("run_id", flat=True))
+        return [(run_id, HELD if run_id in held else state, workflow) for run_id, state, workflow in rows]

@@ -20,7 +20,8 @@ from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
 from durable.inspection.actions import Mark, read_marks
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.forks import FORKS, fatal_locations, read_fatal, read_outcomes
-from durable.inspection.places import PlaceNode, Record, build_place_tree, read_places
+from durable.inspection.places import GRAVITY, HAS_FAILED, PlaceNode, Record, build_place_tree, read_places
+from durable.inspection.shown import summary_of
 from durable.inspection.timeline_reads import (
     AttemptSpan,
     FailedAttempts,
@@ -31,11 +32,11 @@ from durable.inspection.timeline_reads import (
     read_iterations,
 )
 from durable.models import Run
+from durable.models.rows import load_json
 
 MOST_ROWS: Final = 120
 MOST_MEMBERS: Final = 25  # of a folded row, on one page
 
-_HAS_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 #: The kind of span of an entry, by its kind; others, except steps, are a moment.
 _SPANS: Final = {
     EntryKind.SLEEP: "sleep",
@@ -46,8 +47,9 @@ _SPANS: Final = {
 }
 #: The kinds with a bar of their own; the bar of others spans their contents.
 _TIMED: Final = frozenset(EntryKind) - {EntryKind.LOOP, EntryKind.JOIN, EntryKind.RACE}
-#: From the least to the most urgent.
-_STATUSES: Final = ("completed", "cancelled", "caught", "pending", "running", "failed", "exhausted")
+#: The statuses of failures that the run's code may have caught.
+_MAY_BE_CAUGHT: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
+_UNSETTLED: Final = (EntryStatus.UNKNOWN.value, EntryStatus.HELD.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ class Row:
     - `count`: members of a folded row, else 1. `failed`: entries that have failed and wait for another attempt or for
       nothing. `failed_attempts` counts those from before a recovery too.
     - `is_stuck`: a rollback handler in it has failed, and the run's compensation has stopped.
+    - `summary`: the line of text that a step's call has for people, "" for none.
     - `p50` and `p95`: seconds that a completed member took; None of a single one and of none.
     """
 
@@ -94,6 +97,7 @@ class Row:
     p95: float | None = None
     failed: int = 0
     failed_attempts: int = 0
+    summary: str = ""
     note: str = ""
     is_stuck: bool = False
     spans: Sequence[Span] = ()
@@ -101,7 +105,7 @@ class Row:
     @property
     def needs_attention(self) -> bool:
         """Whether something in the row has failed without being caught."""
-        return self.status in _HAS_FAILED or self.is_stuck
+        return self.status in HAS_FAILED or self.is_stuck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,11 +258,15 @@ class _Rows:
             ends_at=ends_at,
             p50=p50,
             p95=p95,
-            failed=len({each.location for each in node.all_records() if each.status in _HAS_FAILED}),
+            failed=len({each.location for each in node.all_records() if each.status in HAS_FAILED}),
             failed_attempts=sum(self._attempts.of(each) for each in node.walk()),
+            summary=self._summary(node.records[0]) if is_one else "",
             note=node.note or (gettext("compensation failed") if is_stuck else ""),
             is_stuck=is_stuck,
         )
+
+    def _summary(self, record: Record) -> str:
+        return "" if record.described is None else summary_of(self._run.workflow, load_json(record.described))
 
     @staticmethod
     def _measured(group: PlaceNode) -> Sequence[Record]:
@@ -277,7 +285,7 @@ class _Rows:
         return max([*own, *inner], key=_gravity, default=EntryStatus.COMPLETED.value)
 
     def _judged(self, status: str, location: str) -> str:
-        is_caught = status in _HAS_FAILED and self._fatal is not None and location not in self._fatal
+        is_caught = status in _MAY_BE_CAUGHT and self._fatal is not None and location not in self._fatal
         return "caught" if is_caught else status
 
     def _extent(self, node: PlaceNode) -> tuple[datetime, datetime | None] | None:
@@ -344,7 +352,7 @@ def _title(node: PlaceNode, group: PlaceNode) -> str:
 
 
 def _gravity(status: str) -> int:
-    return _STATUSES.index(status)
+    return GRAVITY.index(status)
 
 
 def _percentiles(records: Iterable[Record]) -> tuple[float | None, float | None]:
@@ -425,6 +433,8 @@ def _attempt_spans(record: Record, failed: Sequence[AttemptSpan]) -> Iterator[Sp
         yield Span(kind="attempt", begins_at=began, ends_at=record.completed_at)
     elif record.status == EntryStatus.FAILED and last is not None:
         yield Span(kind="backoff", begins_at=last.ends_at, ends_at=record.next_attempt_at)
+    elif record.status in _UNSETTLED and last is not None:  # it waits for an answer: of verify, or of a person
+        yield Span(kind="wait", begins_at=last.ends_at, ends_at=None)
 
 
 def _backoff(last: AttemptSpan | None, until: datetime, number: int) -> Iterator[Span]:

@@ -22,12 +22,14 @@ from typing import Any, Final, NamedTuple
 from django.db.models import Case, Count, Max, Min, Q, QuerySet, Value, When
 
 from durable.core.records import EntryKind, EntryStatus
+from durable.core.steps import SUMMARY
 from durable.inspection.activities import RunningStep
 from durable.inspection.entry_detail import loop_note
 from durable.inspection.forks import FORKS, ForkOutcome, read_outcomes
 from durable.inspection.history_counts import remembered
 from durable.inspection.places import (
     COLUMNS,
+    HAS_FAILED,
     Masked,
     Place,
     PlaceNode,
@@ -41,6 +43,7 @@ from durable.inspection.places import (
 )
 from durable.inspection.reading import read_alias
 from durable.models import Attempt, Entry, Run
+from durable.models.rows import dump_json
 from durable.store.tables.surveys import long_data
 
 Work = tuple[datetime, datetime]  # a span of work
@@ -50,7 +53,6 @@ _WINDOWS: Final = (2_000, 20_000)  # entries to search for the members of a page
 _EXAMINED: Final = 4  # candidates in multiples of a page; those that began before are left out
 _SURROGATES: Final = 0xD800  # the first of the characters that no text has
 _BEHIND_SURROGATES: Final = 0xE000
-_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 MOST_ATTEMPTS: Final = 400  # failed ones to draw
 _BEHIND_ALL: Final = 10**15  # the ordinal of places that are not recorded yet
 _MOST_LOOPS: Final = 50  # loops whose iterations are shown
@@ -147,6 +149,7 @@ def add_running(places: list[Place], steps: Iterable[RunningStep], *, is_exact: 
             completed_at=None,
             rollback_completed_at=None,
             has_failed_to_undo=False,
+            described=dump_json({SUMMARY: step.summary}) if step.summary else None,
         )
         place = by_location.get(step.location) or (None if is_exact else by_location.get(masked(step.location)))
         if place is None:
@@ -169,7 +172,7 @@ def read_iterations(run_id: str, top: Iterable[PlaceNode]) -> dict[str, str]:
     found = Entry.objects.using(read_alias()).filter(run=run_id, location__in=loops[:_MOST_LOOPS])
     rows = found.order_by().values_list("pk", "location", "metadata__status")
     at = {key: (location, status) for key, location, status in rows}
-    data = long_data(read_alias(), [(key, 0) for key in at])
+    data = long_data(read_alias(), run_id, [(key, 0) for key in at])
     return {at[key][0]: loop_note(at[key][1], each) for key, each in data}
 
 
@@ -232,7 +235,7 @@ def _with_members(node: PlaceNode) -> Iterator[PlaceNode]:
 
 
 def _has_failed(node: PlaceNode) -> bool:
-    return any(record.status in _FAILED for record in node.all_records())
+    return any(record.status in HAS_FAILED for record in node.all_records())
 
 
 def _is_unfinished(record: Record) -> bool:
@@ -287,17 +290,17 @@ def _open_page(run: Run, node: PlaceNode, unfinished: Iterable[Record], after: i
     what = f"{most} members of {node.location} after {after}"
     kinds = {record.kind for record in node.records}
     page = remembered(run, what, partial(_read_page, run.id, node.location, kinds, after, most))
-    failed = [each for each in node.all_records() if each.status in _FAILED] if after < 0 else []
+    failed = [each for each in node.all_records() if each.status in HAS_FAILED] if after < 0 else []
     bad = dict.fromkeys(_upto(each.location, _depth(node)) for each in failed)
     wanted = list(dict.fromkeys([*list(bad)[:most], *page.locations]))
     if not node.may_be_scope:
-        node.members = _closed(run.id, node, wanted, _records(_own(run.id, wanted).values()))
+        node.members = _closed(run.id, node, wanted, _records(run.id, _own(run.id, wanted).values()))
     elif (inside := _little_inside(run.id, wanted)) is not None:
         node.members = _closed(run.id, node, wanted, inside)
     else:
         own = _own(run.id, wanted)
         others = [each for each in wanted if each not in own]
-        found = _records([*own.values(), *_first_and_last(run.id, others)])
+        found = _records(run.id, [*own.values(), *_first_and_last(run.id, others)])
         node.members = _closed(run.id, node, wanted, [*unfinished, *found])
         for member in node.members:
             member.is_partial = True
@@ -399,14 +402,14 @@ def _own(run_id: str, members: Sequence[str]) -> dict[str, int]:
 def _little_inside(run_id: str, members: Sequence[str]) -> list[Record] | None:
     """Return all entries at and inside the members; None if they are many. One statement."""
     found = Entry.objects.using(read_alias()).filter(_within(members), run=run_id).order_by("ordinal")
-    records = _records(found.values("pk")[: _MOST_INSIDE + 1])
+    records = _records(run_id, found.values("pk")[: _MOST_INSIDE + 1])
     return records if len(records) <= _MOST_INSIDE else None
 
 
-def _records(keys: Iterable[int] | QuerySet[Entry, Any]) -> list[Record]:
-    """Return the entries with these keys; one statement, which looks up only their metadata."""
+def _records(run_id: str, keys: Iterable[int] | QuerySet[Entry, Any]) -> list[Record]:
+    """Return the run's entries with these keys; one statement, which looks up only their metadata."""
     chosen = keys if isinstance(keys, QuerySet) else list(keys)
-    rows = Entry.objects.using(read_alias()).filter(pk__in=chosen).with_metadata().values_list(*COLUMNS)
+    rows = Entry.objects.using(read_alias()).filter(run=run_id, pk__in=chosen).with_metadata().values_list(*COLUMNS)
     return [Record(*row) for row in rows]
 
 

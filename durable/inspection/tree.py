@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Count, Exists, Q, QuerySet
+from django.utils import timezone
 from django.utils.translation import gettext
 
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
@@ -28,12 +29,15 @@ from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection import history_counts
 from durable.inspection.activities import RunningStep
 from durable.inspection.entry_detail import given_note, loop_note, map_note, wait_note
-from durable.inspection.forks import FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
+from durable.inspection.forks import FAILED, FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
+from durable.inspection.held import held_of
 from durable.inspection.history_counts import remembered
-from durable.inspection.places import HAS_FAILED_TO_UNDO, scope_kind, title_of
+from durable.inspection.links import links_of
+from durable.inspection.places import GRAVITY, HAS_FAILED, HAS_FAILED_TO_UNDO, scope_kind, title_of
 from durable.inspection.progress import entries_counted, has_more_entries, newest_open
 from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import tags_note
+from durable.inspection.shown import summary_of
 from durable.models import Attempt, Entry, Run
 from durable.models.rows import ByteLength, load_json
 from durable.store.tables.surveys import long_data, short_data
@@ -54,7 +58,8 @@ Row = tuple[int, str, str, str, bool]
 _SETTLED: Final = (EntryStatus.COMPLETED, "cancelled")
 #: States in which the run's row says which failures were not caught.
 _TOLD: Final = (RunState.COMPLETED, RunState.FAILED)
-_HAS_FAILED: Final = (EntryStatus.FAILED, EntryStatus.EXHAUSTED)
+_ENDS_OF_BRANCHES: Final = frozenset({EntryStatus.COMPLETED, FAILED, "cancelled"})
+_OPEN: Final = frozenset(EntryStatus) - {EntryStatus.COMPLETED, EntryStatus.EXHAUSTED}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +72,8 @@ class TreeNode:
     and the run's code continued all the same. `is_not_undone`: a step's rollback handler has failed, and has not
     completed since. `failed_attempts` are a step's, including those before a recovery. `entry` has metadata but no
     payloads; only nodes of the page have it. `running` is the running attempt of a step, or call of its rollback
-    handler; a step in its first attempt has no entry yet. `note` is additional text, for example about pruned
+    handler; a step in its first attempt has no entry yet. `summary` is the line of text that a step's call has for
+    people. `note` is additional text, for example about pruned
     iterations.
     """
 
@@ -80,6 +86,7 @@ class TreeNode:
     entry_id: int | None = None
     entry: Entry | None = None
     running: RunningStep | None = None
+    summary: str = ""
     note: str = ""
     is_winner: bool = False
     is_caught: bool = False
@@ -91,7 +98,7 @@ class TreeNode:
     @property
     def is_open(self) -> bool:
         """Whether the node is not complete."""
-        return self.status in (EntryStatus.PENDING, EntryStatus.RUNNING, EntryStatus.FAILED)
+        return self.status in _OPEN
 
     @property
     def running_since(self) -> datetime | None:
@@ -101,7 +108,7 @@ class TreeNode:
     @property
     def has_failed(self) -> bool:
         """Whether the node or one below it has failed, caught or not."""
-        return self.status in _HAS_FAILED
+        return self.status in HAS_FAILED
 
     @property
     def needs_attention(self) -> bool:
@@ -162,6 +169,7 @@ def history_tree(
     running: Iterable[RunningStep] = (),
     entries: int | None = None,
     open_keys: Sequence[int] | None = None,
+    with_payloads: bool = False,
 ) -> TreePage:
     """Return `size` nodes of the history of a run from the position `start` on.
 
@@ -172,7 +180,8 @@ def history_tree(
     attempts, without completion or running now, with the scopes around them. In a long history positions count entries,
     and the scopes around those of a page are not among its nodes. `entries` and `open_keys` are those of `progress_of`,
     for a caller that has them. Results for a long history are remembered while its run rests
-    (`durable.inspection.history_counts`). A constant number of statements, at most nine.
+    (`durable.inspection.history_counts`). `with_payloads`: the note at a step that waits for a person names its
+    arguments. A constant number of statements, at most nine, and five more where steps wait for a person.
     """
     rows, running = read_rows(run, entries), list(running)
     if rows is None:
@@ -186,7 +195,7 @@ def history_tree(
             entries=entries,
             open_keys=open_keys,
         )
-        return _page_of(run, window, running if window.is_last else [], size)
+        return _page_of(run, window, running if window.is_last else [], size, with_payloads=with_payloads)
     has_forks = any(kind in FORKS for _, _, kind, *_ in rows)
     outcomes = read_outcomes(run.id) if has_forks else {}
     built = _Builder(rows, outcomes, _failed_attempts(run.id), running)
@@ -202,10 +211,10 @@ def history_tree(
         start = (min(start, last) if start else last) if at_end else start // size * size
     start = min(max(0, start), max(0, len(nodes) - 1))
     page = nodes[start : start + size]
-    return _page(run, roots, page, start=start, total=len(nodes), size=size)
+    return _page(run, roots, page, start=start, total=len(nodes), size=size, with_payloads=with_payloads)
 
 
-def _page_of(run: Run, window: Window, running: Iterable[RunningStep], size: int) -> TreePage:
+def _page_of(run: Run, window: Window, running: Iterable[RunningStep], size: int, *, with_payloads: bool) -> TreePage:
     """Return a page of a long history."""
     forks = [location for _, location, kind, *_ in window.rows if kind in FORKS]
     outcomes = read_outcomes(run.id, forks) if forks else {}
@@ -216,7 +225,16 @@ def _page_of(run: Run, window: Window, running: Iterable[RunningStep], size: int
     for position, node in enumerate(page, window.start):
         node.position = position
     total = max(window.total, window.start + len(page))
-    return _page(run, built.roots, page, start=window.start, total=total, size=size, is_cut=window.is_cut)
+    return _page(
+        run,
+        built.roots,
+        page,
+        start=window.start,
+        total=total,
+        size=size,
+        is_cut=window.is_cut,
+        with_payloads=with_payloads,
+    )
 
 
 def _page(
@@ -228,10 +246,12 @@ def _page(
     total: int,
     size: int,
     is_cut: bool = False,
+    with_payloads: bool,
 ) -> TreePage:
     shown = {id(node) for node in page}
     kept = list(filter(None, (_cut(root, shown) for root in roots)))
     _fill(run, page)
+    _ask(run, [node for node in page if node.status == EntryStatus.HELD and node.entry], with_payloads=with_payloads)
     return TreePage(roots=kept, nodes=page, start=start, total=total, size=size, is_cut=is_cut)
 
 
@@ -292,6 +312,7 @@ class _Builder:
             return
         node = self._node(step.location)
         if node.entry_id is None or node.status != EntryStatus.COMPLETED:
+            node.summary = step.summary
             node.kind, node.status, node.running = EntryKind.STEP, EntryStatus.RUNNING, step
 
     def _show_branches(self, fork: TreeNode, outcome: ForkOutcome) -> None:
@@ -301,7 +322,8 @@ class _Builder:
             end = outcome.branches.get(name)
             if branch.entry_id is not None or end is None:
                 continue
-            branch.status = end.status
+            if branch.status != EntryStatus.HELD or end.status in _ENDS_OF_BRANCHES:
+                branch.status = end.status
             branch.is_winner = name == outcome.winner
             if outcome.winner is not None and not branch.is_winner:
                 branch.note = gettext("lost; its records are pruned, except steps with a rollback handler")
@@ -326,24 +348,13 @@ class _Builder:
         return node
 
 
-_GRAVITY: Final = [
-    EntryStatus.COMPLETED,
-    EntryStatus.PENDING,
-    EntryStatus.RUNNING,
-    EntryStatus.FAILED,
-    EntryStatus.EXHAUSTED,
-]
-
-
 def _sum_up(node: TreeNode) -> None:
     """Give scopes without an entry the worst status of their contents."""
     for child in node.children:
         _sum_up(child)
     node.size = 1 + sum(child.size for child in node.children)
     if node.entry_id is None and node.children:
-        node.status = max(
-            (child.status for child in node.children), key=lambda status: _GRAVITY.index(EntryStatus(status))
-        )
+        node.status = max((child.status for child in node.children), key=GRAVITY.index)
 
 
 def _kept(node: TreeNode) -> TreeNode | None:
@@ -395,13 +406,18 @@ def _fill(run: Run, page: Sequence[TreeNode]) -> None:
     """Read the entries of the page, and note facts from their data."""
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
     found = Entry.objects.using(read_alias()).select_related("metadata").defer("output", "arguments", "data")
-    shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
+    shown: list[Any] = list(found.filter(run=run, pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
     data_of = {entry.pk: readable(entry.kind, load_json(entry.short)) for entry in shown if entry.short is not None}
-    data_of |= long_data(read_alias(), [(each.pk, each.weight) for each in shown if each.pk not in data_of])
+    data_of |= long_data(read_alias(), run.id, [(each.pk, each.weight) for each in shown if each.pk not in data_of])
     for entry in shown:
         entry.data = data_of.get(entry.pk, {})
+    ids = [each.data.get("id", "") for each in shown if each.kind == EntryKind.LINK]
+    links = links_of(run, ids) if ids else {}
+    for entry in shown:
         node = by_id[entry.pk]
         node.entry = entry
+        if entry.kind == EntryKind.STEP:
+            node.summary = summary_of(run.workflow, entry.data)
         if wrong := entry.data.get(CANNOT_BE_SHOWN):
             node.note = gettext("cannot be shown: %(problem)s") % {"problem": wrong}
         elif entry.kind == EntryKind.LOOP:
@@ -416,8 +432,21 @@ def _fill(run: Run, page: Sequence[TreeNode]) -> None:
             node.note = map_note(entry.data)
         elif entry.kind == EntryKind.TAG:
             node.note = tags_note(run.workflow, entry.data)
+        elif entry.kind == EntryKind.LINK and (link := links.get(entry.data["id"])) is not None:
+            node.note = link.note
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))
+
+
+def _ask(run: Run, waiting: Sequence[TreeNode], *, with_payloads: bool) -> None:
+    """Note at the steps that wait for a person what is asked."""
+    if not waiting:
+        return
+    now = timezone.now()
+    held = held_of(run, with_payloads=with_payloads, locations=[node.location for node in waiting])
+    asked = {each.location: each.question(now) for each in held}
+    for node in waiting:
+        node.note = asked.get(node.location, node.note)
 
 
 # -- reading the entries of a page
@@ -497,7 +526,7 @@ def read_window(
         order = _Order(run, entries)
         total = order.total
         if start is None:
-            start = _start(order, open_keys, running, size, at_end=at_end)
+            start = _start(run.id, order, open_keys, running, size, at_end=at_end)
         start = _within(start, total)
         keys = order.keys(start, size)
     rows = _rows(run.id, keys, open_keys)
@@ -590,14 +619,16 @@ def _read_of_interest(run_id: str, open_keys: Sequence[int], running: Iterable[R
     return array("q", [key for _, key in first.union(*others).order_by("ordinal")[: MOST + 1]])
 
 
-def _start(order: _Order, open_keys: Sequence[int], running: Iterable[RunningStep], size: int, *, at_end: bool) -> int:
+def _start(
+    run_id: str, order: _Order, open_keys: Sequence[int], running: Iterable[RunningStep], size: int, *, at_end: bool
+) -> int:
     """Return the start of the page with the last entry that is not completed, or with a running step that is not
     recorded yet.
     """
     last = order.total - size
     if any(not step.is_rollback for step in running):
         return last if at_end else max(0, order.total - 1) // size * size
-    found = Entry.objects.using(read_alias()).filter(pk__in=open_keys).order_by("-ordinal")
+    found = _entries(run_id).filter(pk__in=open_keys).order_by("-ordinal")
     rows = list(found.values_list("ordinal", "kind"))
     ordinal = next((ordinal for ordinal, kind in rows if kind not in _AROUND), rows[0][0] if rows else 0)
     position = order.position(ordinal) if rows else 0
@@ -612,8 +643,8 @@ def _rows(run_id: str, keys: Sequence[int], open_keys: Sequence[int]) -> list[Ro
     """
     locations = _entries(run_id).filter(pk__in=keys).values_list("location", flat=True)
     around = {location[:end] for location in locations for end in _ends(location)}
-    wanted = Q(pk__in=[*keys, *open_keys]) | Q(run=run_id, location__in=sorted(around))
-    found = Entry.objects.using(read_alias()).filter(wanted).select_related("metadata").order_by("ordinal")
+    wanted = Q(pk__in=[*keys, *open_keys]) | Q(location__in=sorted(around))
+    found = _entries(run_id).filter(wanted).select_related("metadata").order_by("ordinal")
     return list(found.values_list(*_COLUMNS))
 
 

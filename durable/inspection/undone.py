@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from durable.core.records import EntryKind, RunState
 from durable.core.summary import Summary, SummaryKind, steps_undone
 from durable.inspection.entry_detail import whole_data
+from durable.inspection.held import waits_for_person
 from durable.inspection.humanize import quoted, thousands
 from durable.inspection.reading import read_alias
 from durable.inspection.wording import LOCAL, display_location, state_in_words
@@ -44,11 +45,13 @@ def is_diverging(run: Run) -> bool:
 def state_word(run: Run) -> str:
     """Return the run's state for display.
 
-    That is "failed, undone" if its steps were undone, "code does not fit" if it waits for other code, and else the
-    state.
+    That is "failed, undone" if its steps were undone, "code does not fit" if it waits for other code, "held" if it
+    waits for a person, and else the state.
     """
     if is_diverging(run):
         return state_in_words("diverging")
+    if waits_for_person(run):
+        return state_in_words("held")
     word = state_in_words(run.state)
     return _("%(state)s, undone") % {"state": word} if is_undone(run) else word
 

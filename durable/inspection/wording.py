@@ -20,6 +20,8 @@ from django.utils.translation import gettext, ngettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from durable.core.errors import InvalidTransitionError, ReplayRefusedError, StaleRunError
+from durable.core.links import is_of_link
+from durable.core.location import LINK_QUEUES
 from durable.core.location import display_location as location_in_words
 from durable.core.words import Sentence, Words, safe
 from durable.inspection.humanize import span, thousands
@@ -55,6 +57,8 @@ _STATES: Final[Mapping[str, StrPromise]] = {
     "failed": _("failed"),
     "cancelled": _("cancelled"),
     "exhausted": _("failed for good"),
+    "unknown": _("outcome unknown"),
+    "held": _("held"),
     "caught": _("caught"),
     "received": _("received"),
 }
@@ -74,6 +78,8 @@ _KINDS: Final[Mapping[str, StrPromise]] = {
     "child": pgettext_lazy("kind of entry", "child"),
     "map": pgettext_lazy("kind of entry", "map"),
     "tag": pgettext_lazy("kind of entry", "tag"),
+    "link": pgettext_lazy("kind of entry", "link"),
+    "publish": pgettext_lazy("kind of entry", "published value"),
     "iteration": pgettext_lazy("kind of entry", "iteration"),
     "branch": pgettext_lazy("kind of entry", "branch"),
     "block": pgettext_lazy("kind of entry", "block"),
@@ -94,11 +100,13 @@ _VERBS: Final[Mapping[str, StrPromise]] = {
     "abandon": pgettext_lazy("verb", "abandon"),
     "take_stack": pgettext_lazy("verb", "take stack"),
     "recover": pgettext_lazy("verb", "recover"),
+    "settle": pgettext_lazy("verb", "settle"),
     "replay": pgettext_lazy("verb", "replay"),
     "give_output": pgettext_lazy("verb", "give output"),
     "edit_input": pgettext_lazy("verb", "edit input"),
     "import": pgettext_lazy("verb", "import"),
     "prune": pgettext_lazy("verb", "prune"),
+    "forget": pgettext_lazy("verb", "forget"),
     "lost_commits": pgettext_lazy("verb", "commits lost"),
     "worker_died": pgettext_lazy("verb", "worker died"),
     "taken_over": pgettext_lazy("verb", "taken over"),
@@ -125,6 +133,7 @@ _VERBS: Final[Mapping[str, StrPromise]] = {
     "close_limit": pgettext_lazy("verb", "close limit"),
     "open_limit": pgettext_lazy("verb", "open limit"),
     "share": pgettext_lazy("verb", "share"),
+    "restored": pgettext_lazy("verb", "decide about a restored database"),
     "go_on": pgettext_lazy("verb", "go on"),
     "stop_here": pgettext_lazy("verb", "stop here"),
 }
@@ -150,6 +159,13 @@ _SOURCES: Final[Mapping[str, StrPromise]] = {
 def display_location(location: str) -> str:
     """Return a location for people: `polling/~3/poll` is "polling / iteration 3 / poll"."""
     return location_in_words(location, LOCAL)
+
+
+def display_queue(queue: str) -> str:
+    """Return the name of a message queue for people: the queue of a link is "link paid"."""
+    if not is_of_link(queue):
+        return queue
+    return gettext("link %(name)s") % {"name": queue.removeprefix(LINK_QUEUES).partition(":")[2]}
 
 
 def display_place(place: str) -> str:

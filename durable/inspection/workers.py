@@ -103,7 +103,7 @@ class QueueState:
 class Workers:
     """All workers and queues at one moment. `problem` says why Redis could not be queried, or is "".
 
-    Without `uses_redis` workers poll the database.
+    Without `uses_redis` workers listen to PostgreSQL, or poll the database.
     """
 
     workers: Sequence[WorkerState]

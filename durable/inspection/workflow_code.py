@@ -42,7 +42,8 @@ class DeclaredMessage:
 class WorkflowCode:
     """A workflow that this process knows. `signature` and `parameters` are without the context.
 
-    `messages` are those that it declares, None if its runs accept any. `place` is file and line, "" if they are
+    `messages` are those that it declares, None if its runs accept any. `on_end` is the dotted path of the function that
+    is called in the commit that ends a run, "" for none. `place` is file and line, "" if they are
     unknown.
     """
 
@@ -53,6 +54,7 @@ class WorkflowCode:
     parameters: Sequence[Parameter]
     messages: Sequence[DeclaredMessage] | None
     is_async: bool
+    on_end: str
     place: str
 
 
@@ -95,6 +97,7 @@ def code_of(workflow: WorkflowDefinition, *, may_see_payloads: bool) -> Workflow
         if workflow.messages is None
         else declared_messages(workflow.messages, may_see_payloads=may_see_payloads),
         is_async=workflow.is_async,
+        on_end="" if workflow.on_end is None else workflow.on_end.name,
         place=_place(workflow),
     )
 

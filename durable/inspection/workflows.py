@@ -26,9 +26,8 @@ from django.utils.translation import gettext_lazy
 from durable.core import registry
 from durable.core.causes import numberless, place_of
 from durable.core.names.renames import names_of_workflow
-from durable.core.own_runs import BULK
 from durable.core.records import ENDED, Hold, RunState
-from durable.core.registry import WorkflowDefinition
+from durable.core.registry import BULK, WorkflowDefinition
 from durable.core.summary import Summary, SummaryKind
 from durable.inspection.activities import FOLDED_FROM, StepDurations, workflow_durations
 from durable.inspection.bulks import bulks_among
@@ -358,6 +357,7 @@ _SLEEPING: Final = {
     SummaryKind.DIVERGED: gettext_lazy("code does not fit"),
     SummaryKind.MISTAKE: gettext_lazy("a mistake in the code"),
     SummaryKind.UNKNOWN_WORKFLOW: gettext_lazy("a workflow that its worker does not know"),
+    SummaryKind.END_REFUSED: gettext_lazy("an on_end that fails"),
 }
 
 

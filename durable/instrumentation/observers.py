@@ -1,4 +1,4 @@
-"""Observers of passes and of the calls of users' functions; metrics and tracing are observers.
+"""Observers of passes, of the calls of users' functions, and of verbs; metrics and tracing are observers.
 
 Owns the list of observers and how they are called. An observer must not decide or break anything: its errors are logged
 and not raised. Without observers, a pass costs one check of an empty tuple, and a call costs nothing.
@@ -7,8 +7,9 @@ and not raised. Without observers, a pass costs one check of an empty tuple, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -24,8 +25,21 @@ _installed: tuple[Observer, ...] = ()
 
 #: Called when a pass has ended: with its outcome, or with the error that ended it early (`LeaseLost`, `PassAborted`).
 PassEnds = Callable[[PassOutcome | None, BaseException | None], None]
-#: Called when a call has ended: with the error that the function raised, or None.
+#: Called when a call or a verb has ended: with the error that it raised, or None.
 CallEnds = Callable[[BaseException | None], None]
+
+
+@dataclass(slots=True)
+class VerbCall:
+    """A call of a verb of `durable.operations`, such as "start", "send" or "pause_queue".
+
+    `about` is what the verb was given besides runs: the workflow of a start, the queue of a message, the name of a
+    schedule; or "". `runs` are the ids of its runs, which a start knows at its end only.
+    """
+
+    action: str
+    about: str
+    runs: Sequence[str] = ()
 
 
 class Observer(Protocol):
@@ -34,7 +48,8 @@ class Observer(Protocol):
     The function that a method returns is called at the end, in the same context. An observer may also have a method
     `event_happened(run, event)`. It is called with the engine's events of the pass (`durable.core.journal.Event`), once
     the changes they are about are committed. If it has a method `start_refused(limit)`, that is called for each start
-    that the rate of a limit has refused.
+    that the rate of a limit has refused. If it has a method `verb_begins(call)`, that is called before each verb, with
+    a `VerbCall`, and may return a function as `call_begins` does. Verbs call each other.
     """
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
@@ -88,6 +103,18 @@ def start_refused(limit: str) -> None:
             _safely(hears, limit)
 
 
+@contextmanager
+def observe_verb(action: str, about: str = "", runs: Sequence[str] = ()) -> Iterator[VerbCall]:
+    """Observe a verb; a context manager around it."""
+    call = VerbCall(action, about, runs)
+    if not _installed:
+        yield call
+        return
+    begin = [begins for each in _installed if (begins := getattr(each, "verb_begins", None)) is not None]
+    with _until_the_end([ends for each in begin if (ends := _safely(each, call)) is not None]):
+        yield call
+
+
 class PassObservation:
     """The observers of one pass, and its outcome once there is one."""
 
@@ -139,9 +166,12 @@ def observe_pass(run: RunRecord, now: Callable[[], datetime]) -> Iterator[PassOb
             _safely(ends, watch.outcome, error)
 
 
+def _observed_call(observers: tuple[Observer, ...], run: RunRecord, call: Call) -> AbstractContextManager[None]:
+    return _until_the_end([ends for each in observers if (ends := _safely(each.call_begins, run, call)) is not None])
+
+
 @contextmanager
-def _observed_call(observers: tuple[Observer, ...], run: RunRecord, call: Call) -> Iterator[None]:
-    begun = [ends for each in observers if (ends := _safely(each.call_begins, run, call)) is not None]
+def _until_the_end(begun: Sequence[CallEnds]) -> Iterator[None]:
     error: BaseException | None = None
     try:
         yield

@@ -276,6 +276,17 @@ def _covers(allowance: Allowance, finding: Finding, known: set[str]) -> bool:
     )
 
 
+def as_lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield three lines for each finding: what and where, why, and what to write. One of a file has no reason."""
+    why = {rule.id: rule.why for rule in RULES}
+    for each in findings:
+        workflow = f" ({each.workflow})" if each.workflow else ""
+        yield f"{each.path}:{each.line}: {each.level} {each.id}: {each.message}{workflow}"
+        if each.id in why:
+            yield f"    {why[each.id]}"
+        yield f"    {each.fix}"
+
+
 _LEVELS: Final = {"error": "error", "warning": "warning", "hint": "note"}
 
 

@@ -15,7 +15,7 @@ from durable.lint.modules import NOTHING, Display, External, Function, Result, V
 CONTEXT_METHODS: Final = frozenset(
     {
         *("step", "try_step", "try_block", "loop", "sleep", "sleep_until", "join", "race", "child", "start_child"),
-        *("map", "rollback_checkpoint", "compensate", "removed", "get_version", "tag"),
+        *("map", "rollback_checkpoint", "compensate", "removed", "get_version", "tag", "link", "publish"),
     }
 )
 QUEUE_METHODS: Final = frozenset({"next", "next_batch", "send"})
@@ -24,14 +24,14 @@ MESSAGE_METHODS: Final = frozenset({"complete", "refuse"})
 
 #: Members of a context that perform no operation.
 PLAIN: Final = frozenset(
-    {"run_id", "scheduled_for", "random", "is_evicted", "eviction_reason", "now", "uuid4", "logger", "queue"}
+    {"run_id", "scheduled_for", "random", "is_evicted", "eviction_reason", "now", "uuid4", "logger", "queue", "status"}
 )
 
 STEPS: Final = frozenset({"step", "try_step"})
 #: Operations whose second argument is a body, or a dict of bodies, with a scope of their own.
 BODIES: Final = {"loop": "iteration", "try_block": "block", "join": "branch", "race": "branch"}
 #: Operations whose first argument is a name that is unique in its scope.
-NAMED: Final = (CONTEXT_METHODS - {"compensate", "tag"}) | {"next", "next_batch", "result"}
+NAMED: Final = (CONTEXT_METHODS - {"compensate", "tag", "publish"}) | {"next", "next_batch", "result"}
 
 START_METHODS: Final = frozenset({"start", "astart", "start_many", "astart_many", "start_or_send", "astart_or_send"})
 #: What `using` takes.
@@ -51,13 +51,24 @@ START_OPTIONS: Final = frozenset(
             "keep",
         ),
         *("rate", "when_full", "when_parent_ends", "rollback", "priority", "share", "weight", "tags"),
+        *("about", "when_deleted"),
     }
 )
 #: What a step takes.
 STEP_OPTIONS: Final = frozenset(
     {
-        *("atomic", "backoff", "ephemeral", "heartbeat", "limit", "max_retries", "rate", "retry_backoff_base"),
-        *("retry_backoff_max", "retry_if", "retry_jitter", "retry_on_timeout", "rollback", "timeout", "units"),
+        *("atomic", "backoff", "ephemeral", "heartbeat", "limit", "max_retries", "not_done", "once", "rate"),
+        *("retry_backoff_base", "unknown_timeout", "verify", "verify_retries", "when_exhausted"),
+        *(
+            "retry_backoff_max",
+            "retry_if",
+            "retry_jitter",
+            "retry_on_timeout",
+            "rollback",
+            "summary",
+            "timeout",
+            "units",
+        ),
     }
 )
 

@@ -1,4 +1,4 @@
-"""The causes of failed runs."""
+"""The causes of failed and held runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from durable.listings.work import Count
 
 
 class Cause(Shape):
-    """A cause of failed runs."""
+    """A cause of failed runs, and of open ones with a step that waits for a person."""
 
     cause: str = field("fingerprint", help="Give it as `cause` to the list of runs.")
     place: str = field(
@@ -23,10 +23,11 @@ class Cause(Shape):
         lambda cause, seen: cause.pattern if seen.payloads else None,
         help='The error\'s message, "#" for what differs. Null without the permission to see payloads.',
     )
-    runs: Count = field("count", help="How many runs are failed because of it.")
+    runs: Count = field("count", help="How many runs are failed or held because of it.")
+    held: Count = field(help="How many of these are held: open, with a step that waits for a person.")
     first_seen_at: datetime
-    since: datetime | None = field(help="When the first of these runs failed.")
-    last_at: datetime | None = field(help="When the last of these runs failed.")
+    since: datetime | None = field(help="When the first of these runs failed or was held.")
+    last_at: datetime | None = field(help="When the last of these runs failed or was held.")
     workflows: list[str] = field(help="Those of its newest failures.")
     builds: list[str] = field(
         help="The newest build of the code whose workers have seen it; empty where none is named."
@@ -38,7 +39,7 @@ class Cause(Shape):
 
 
 class CauseList(Shape):
-    """The causes of failed runs, at most 50."""
+    """The causes of failed and held runs, at most 50."""
 
     results: list[Cause]
 
@@ -53,5 +54,5 @@ CAUSES: Final = Listing(
     page=CauseList,
     read=_causes,
     about="runs",
-    over_rest="Return the causes of failed runs, muted ones too, the one with the newest failure first.",
+    over_rest="Return the causes of failed and held runs, muted ones too, the one with the newest failure first.",
 )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, Final
 
+from durable.core.outcomes import HELD, HeldReason
 from durable.core.places import RecordedValue, of_message, values_of
 from durable.core.records import EntryKind, EntryStatus, MessageState
 from durable.inspection.entry_detail import entry_facts, field_of, whole_data
@@ -14,6 +16,7 @@ from durable.inspection.pagination import cursor_of, key_of
 from durable.inspection.payloads import payload
 from durable.inspection.reading import read_alias
 from durable.inspection.run_logs import LEVELS, read_logs
+from durable.inspection.shown import values_of as published_values
 from durable.inspection.sizes import fitting, sized
 from durable.listings.listing import Filter, Listing, Page
 from durable.listings.runs import Error, error_of
@@ -45,6 +48,25 @@ def seen_history(seen: Seen, run: RunRow, **more: Any) -> SeenHistory:
     return SeenHistory(now=seen.now, within=seen.within, payloads=seen.payloads, run=run, **more)
 
 
+class Held(Shape):
+    """Why and since when a step waits for a person."""
+
+    reason: str = field(
+        choices=[reason.value for reason in HeldReason],
+        help="unknown: nobody knows whether its last attempt was done; exhausted: its attempts are used up.",
+    )
+    since: datetime
+    until: datetime | None = field(help="When it fails by itself. Null for never.")
+
+
+def _held(entry: EntryRow) -> Any:
+    mark = whole_data(entry).get(HELD)
+    if mark is None or entry.metadata.status != EntryStatus.HELD:
+        return None
+    since = datetime.fromisoformat(mark["since"])
+    return SimpleNamespace(reason=mark["reason"], since=since, until=entry.metadata.next_attempt_at)
+
+
 class Entry(Shape):
     """The record of one operation."""
 
@@ -61,6 +83,9 @@ class Entry(Shape):
     error: Error | None = field(
         lambda entry, seen: error_of(seen.run, entry.metadata.error, payloads=seen.payloads),
         help="Of the last failed attempt.",
+    )
+    held: Held | None = field(
+        lambda entry, _seen: _held(entry), help="Of a step that waits for a person; null for any other."
     )
     rollback_error: Error | None = field(
         lambda entry, seen: error_of(seen.run, entry.metadata.rollback_error, payloads=seen.payloads)
@@ -105,16 +130,16 @@ class EntryPage(Shape):
 def _entries(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None, payloads: bool = False) -> Page:
     after = key_of(cursor, int)
     # The page is selected by its keys, so that metadata and payloads of other entries are not read.
-    keys = EntryRow.objects.using(read_alias()).filter(run=run).order_by("ordinal").values_list("ordinal", "pk")
+    entries = EntryRow.objects.using(read_alias()).filter(run=run)
+    keys = entries.order_by("ordinal").values_list("ordinal", "pk")
     if after is not None:
         keys = keys.filter(ordinal__gt=after[0])
     page = list(keys[: limit + 1])
-    found = EntryRow.objects.using(read_alias()).filter(pk__in=[key for _, key in page[:limit]])
+    found = entries.filter(pk__in=[key for _, key in page[:limit]])
     chosen, _ = fitting(sized(found.order_by("ordinal"), *_LARGE, *(_PAYLOADS if payloads else ())))
     ordinals = {key: ordinal for ordinal, key in page}
     more = len(page) > len(chosen)
-    shown = EntryRow.objects.using(read_alias()).filter(pk__in=chosen)
-    shown = shown.select_related("metadata").order_by("ordinal")
+    shown = entries.filter(pk__in=chosen).select_related("metadata").order_by("ordinal")
     return Page(
         results=list(shown if payloads else shown.defer(*_PAYLOADS)),
         next_cursor=cursor_of(ordinals[chosen[-1]]) if more and chosen else None,
@@ -143,6 +168,7 @@ class TreeNode(Shape):
 
     location: str
     title: str
+    summary: str = field(help="The line of text that a step's call has for people; empty for none.")
     kind: str = field(help="That of the entry, or iteration, branch or block.")
     status: str = field(
         help="That of the entry; a join or race that raised an error is failed. A scope's is the worst inside it."
@@ -345,6 +371,40 @@ LOGS: Final = Listing(
 )
 
 
+# -- what it has published
+
+
+class Value(Shape):
+    """The newest value that a run has published under a name."""
+
+    name: str
+    form: str = field(
+        choices=["number", "text", "markdown", "table", "json"], help="How it is meant to be shown; a table has rows."
+    )
+    value: Any = field(help="Null if it is left out because of its size: its entry has it.")
+    is_left_out: bool
+    location: str
+    at: datetime
+
+
+class ValueList(Shape):
+    """The published values of a run, at most 50."""
+
+    results: list[Value]
+
+
+VALUES: Final = Listing(
+    name="values",
+    of_run=True,
+    item=Value,
+    page=ValueList,
+    read=lambda seen, *, run: Page(results=published_values(run), seen=seen),
+    about="history",
+    reads_with=("view_run", "view_payload"),
+    over_rest="Return what the run has published with `ctx.publish`, the newest value of each name.",
+)
+
+
 # -- the payloads of an entry
 
 
@@ -355,6 +415,7 @@ _VALUES: Final = {
     EntryKind.SEND: ("body",),
     EntryKind.CHILD: ("output",),
     EntryKind.MAP: ("output",),
+    EntryKind.PUBLISH: ("output",),
 }
 
 

@@ -33,7 +33,8 @@ class Filter:
     """A condition on the listed items.
 
     `kind` is `str`, `bool`, `datetime` or `int`, or `tuple` for a tag. With `several` it may be given several times. A
-    text has at most `longest` characters; with `is_id` it is the id of a run. A number is from `least` to `most`.
+    text has at most `longest` characters; with `is_id` it is the id of a run; `check` raises ValueError for one that
+    nothing can meet. A number is from `least` to `most`.
     `does` is a sentence for REST, and for the command line unless `on_shell` is given; `short` and `metavar` are its
     spelling there.
     """
@@ -47,6 +48,7 @@ class Filter:
     default: Any = None
     longest: int = MAX_ID
     is_id: bool = False
+    check: Callable[[str], object] | None = None
     least: int = 0
     most: int = 0
     short: str = ""
@@ -65,7 +67,8 @@ class Listing:
     `read(seen, **asked)` returns a page; `asked` has the filters, and `cursor` and `limit` of a list that `is_paged`.
     `over_rest` describes its endpoint, `list_<name>`, which needs the permissions `reads_with`. With `missing`, the
     message for an unknown name, `read` also takes a `name`, and `one_over_rest` describes the endpoint of a single
-    item. A list that is `of_run` takes a `run`, and is never read from a replica: a run is shown as it is now.
+    item. A list that is `of_run` takes a `run`, and is never read from a replica: a run is shown as it is now. `word`
+    is the end of its address, if that is not its name.
     """
 
     name: str
@@ -80,6 +83,12 @@ class Listing:
     filters: Sequence[Filter] = ()
     one_over_rest: str = ""
     missing: str = ""
+    word: str = ""
+
+    @property
+    def path(self) -> str:
+        """The end of its address, after that of the run for a list that is `of_run`."""
+        return self.word or self.name.replace("_", "-")
 
     def find(self, seen: Seen, name: str) -> Any:
         """Return the item with this name, or None."""

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from durable.core.errors import ErrorInfo
 from durable.core.mistakes import has_stopped
+from durable.core.outcomes import HeldReason
 from durable.core.places import Place
-from durable.core.records import RunState
+from durable.core.records import ENDED, RunState
 from durable.core.time_limits import RunLimits
 from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import activities_of_runs
@@ -20,20 +21,23 @@ from durable.inspection.explain_states import Explanation as Explained
 from durable.inspection.explain_states import awaited_queues
 from durable.inspection.explanation import explain, explain_fully
 from durable.inspection.family import ChildCursor, count_children, family_data, list_children, list_parents
+from durable.inspection.held import has_held, held_of
 from durable.inspection.pagination import RunOrder, cursor_of
 from durable.inspection.pagination import key_of as key_of_cursor
 from durable.inspection.payloads import payload, redacted
 from durable.inspection.progress import open_keys_of_long
 from durable.inspection.queues import paused_of
-from durable.inspection.run_facts import checked_tags, key_of, limits_of, rank_data, tags_data, tags_of
+from durable.inspection.run_facts import checked_tags, key_of, limits_of, rank_data, tags_and_about_of, tags_data
 from durable.inspection.run_lanes import WINDOW
 from durable.inspection.run_rules import existing_among
 from durable.inspection.runs import RunCriteria, hides_alerts, list_runs, parse_search, settle_roots
 from durable.inspection.schedules import tick_of
+from durable.inspection.shown import ShownStatus, statuses_of
 from durable.inspection.undone import is_undone
 from durable.listings.listing import Filter, Listing, Page
 from durable.listings.shapes import Seen, Shape, field
 from durable.models import Run as RunRow
+from durable.models.subjects import read_subject
 from durable.operations.audit import revision
 
 STATES: Final = [state.value for state in RunState]
@@ -59,9 +63,23 @@ class SeenRuns(Seen):
         return existing_among(self.within, others)
 
     @cached_property
+    def _beside(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        return tags_and_about_of(self.runs)
+
+    @property
     def tags(self) -> Mapping[str, Any]:
         """The tags of the runs."""
-        return tags_of(self.runs)
+        return self._beside[0]
+
+    @cached_property
+    def statuses(self) -> Mapping[str, ShownStatus]:
+        """The statuses of those of the runs that have one."""
+        return statuses_of(self.runs)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the runs are about."""
+        return self._beside[1]
 
     @cached_property
     def _running(self) -> Mapping[str, Any]:
@@ -87,7 +105,9 @@ class SeenRuns(Seen):
         """Return the explanation from all available data."""
         is_parent = self.within is not None and run.state == RunState.COMPLETED
         children = count_children(run.id, self.within) if is_parent else None
-        return explain_fully(run, self.now, open_keys_of_long(run), children, within=self.within)
+        return explain_fully(
+            run, self.now, open_keys_of_long(run), children, within=self.within, with_payloads=self.payloads
+        )
 
 
 def seen_runs(seen: Seen, runs: Sequence[RunRow], **more: Any) -> SeenRuns:
@@ -134,6 +154,16 @@ class RunReference(Shape):
     state: str = field(choices=STATES)
 
 
+class Status(Shape):
+    """What the run's author lets it say, and how far it is."""
+
+    text: str
+    done: float | None = field(help="How much is done. Null for not said.")
+    of: float | None = field(help="Of how much. Null for not said.")
+    eta: datetime | None = field(help="When the run expects to be done. Null for not said.")
+    at: datetime = field(help="When it was set.")
+
+
 class Run(Shape):
     """A run. All times are in UTC."""
 
@@ -149,6 +179,9 @@ class Run(Shape):
         lambda run, _seen: is_undone(run), help="It has failed or was cancelled, and its steps were undone."
     )
     explanation: Explanation = field(lambda run, seen: seen.explanation(run))
+    status: Status | None = field(
+        lambda run, seen: seen.statuses.get(run.id), help="What it says itself; null if it has not said anything."
+    )
     waiting_for: list[str] | None = field(
         lambda run, _seen: awaited_queues(run),
         help="The queues of which it waits for a message, [] for any; null if it waits for none.",
@@ -171,6 +204,10 @@ class Run(Shape):
     tags: dict[str, str | None] = field(
         lambda run, seen: tags_data(seen.tags[run.id]),
         help="The values of its tags by name; null for one of which only the hash is stored.",
+    )
+    about: list[str] = field(
+        lambda run, seen: [each.word for each in seen.about[run.id]],
+        help="What it is about, as `app.model:key`: `shop.order:42`.",
     )
     revision: str = field(
         lambda run, _seen: revision(run), help="Give it back with an action that must not hit a newer state."
@@ -223,6 +260,28 @@ def _payload(name: str) -> Any:
     return shown
 
 
+class HeldStep(Shape):
+    """A step that waits for a person."""
+
+    location: str
+    reason: str = field(
+        "step.reason",
+        choices=[reason.value for reason in HeldReason],
+        help="unknown: nobody knows whether its last attempt was done; exhausted: its attempts are used up.",
+    )
+    attempt: int = field("step.attempt", help="The number of its last attempt, from 1.")
+    since: datetime = field("step.since")
+    until: datetime | None = field(help="When it fails by itself. Null for never.")
+    worker: str = field(help="The process that made the last attempt; empty if that is not recorded.")
+    question: str = field(
+        lambda held, seen: held.question(seen.now), help="With its arguments, if you may see payloads."
+    )
+
+
+def _held(run: RunRow, seen: SeenRuns) -> Any:
+    return held_of(run, with_payloads=seen.payloads) if run.state not in ENDED and has_held(run) else []
+
+
 class RunDetail(Run):
     """A run, with the requested expansions."""
 
@@ -257,6 +316,11 @@ class RunDetail(Run):
     weight: float | None = field(
         lambda run, _seen: rank_data(run)["weight"], help="How often such runs have a turn. Null without a share."
     )
+    in_doubt_since: datetime | None = field(
+        lambda run, _seen: None if run.state in ENDED else _limits(run).in_doubt,
+        help="Since when its next steps count as unknown, because its database went back in time; or null.",
+    )
+    held: list[HeldStep] = field(_held, help="The steps that wait for a person, at most 20.")
     parents: list[RunReference] = field(
         lambda run, seen: list_parents(run, seen.within),
         help="The chain of its parents, the root first; it begins below the first one that you may not see.",
@@ -294,19 +358,20 @@ class Result(Shape):
     error: Error | None
 
 
+HELD_FILTER: Final = Filter(name="held", kind=bool, does="Open runs with a step that waits for a person.")
 #: The cause of a failure.
 CAUSE_FILTERS: Final = (
     Filter(
         name="cause",
         longest=16,
-        does="The fingerprint of a cause: runs that are failed because of it.",
-        on_shell="failed runs of this cause, as `durable causes` lists it",
+        does="The fingerprint of a cause: runs that are failed or held because of it.",
+        on_shell="failed and held runs of this cause, as `durable causes` lists it",
     ),
     Filter(
         name="place",
         longest=1024,
-        does="The place of a cause: runs that are failed because of one.",
-        on_shell="failed runs whose cause has this place",
+        does="The place of a cause: runs that are failed or held because of one.",
+        on_shell="failed and held runs whose cause has this place",
     ),
 )
 #: The conditions of runs, those of a list and of a bulk.
@@ -350,12 +415,21 @@ RUN_FILTERS: Final = (
         does="Runs that the workers' code does not fit: tried again for a while, or failed because of that.",
     ),
     Filter(name="attention", kind=bool, does="Runs that do not go on well without a person."),
+    HELD_FILTER,
     Filter(
         name="tag",
         kind=tuple,
         metavar="NAME=VALUE",
         does="`name=value`: runs that have this tag. Given several times, runs that have all of them.",
         on_shell="runs with this tag; with all of them if it is given again",
+    ),
+    Filter(
+        name="about",
+        longest=456,
+        check=read_subject,
+        metavar="MODEL:KEY",
+        does="`app.model:key`: runs about this, `shop.order:42`.",
+        on_shell="runs about this: shop.order:42",
     ),
     *CAUSE_FILTERS,
 )
@@ -391,6 +465,7 @@ _CRITERIA: Final = {
     "stuck": "is_stuck",
     "diverged": "is_diverged",
     "attention": "needs_attention",
+    "held": "is_held",
     "tag": "tags",
 }
 

@@ -164,6 +164,7 @@ class Activity(Shape):
     workflow: str
     queue: str
     location: str = field(help="The step's place in the history.")
+    summary: str = field(help="The line of text that the step's call has for people; empty for none.")
     kind: str = field(choices=["step", "rollback"], help="The step, or its rollback handler.")
     attempt: int
     worker: str
@@ -221,6 +222,7 @@ def _running_of_run(seen: Seen, *, run: Run) -> Page:
 
 RUNNING: Final = Listing(
     name="running_steps",
+    word="running",
     item=Activity,
     page=ActivityList,
     read=_running,
@@ -230,6 +232,7 @@ RUNNING: Final = Listing(
 )
 RUNNING_OF_RUN: Final = Listing(
     name="running_steps_of_run",
+    word="running",
     of_run=True,
     item=Activity,
     page=ActivityList,

@@ -38,6 +38,7 @@ class Workflow(Shape):
     signature: str = field(help="Without the context.")
     parameters: list[Parameter]
     messages: list[DeclaredMessage] | None = field(help="All messages that its runs accept; null if they accept any.")
+    on_end: str = field(help="The function that is called in the commit that ends a run; empty for none.")
 
 
 class WorkflowList(Shape):

@@ -18,14 +18,16 @@ from prometheus_client.registry import Collector
 from durable.conf import conf
 from durable.inspection.activities import MOST_ACTIVITIES, hung_steps, list_activities
 from durable.inspection.database import transaction_ids
+from durable.inspection.held import held_by_reason, held_runs
 from durable.inspection.limits import count_rates, count_slots
 from durable.inspection.queues import held_workflows, paused_queues
 from durable.inspection.reading import from_replica, lost, read_alias
 from durable.inspection.schedules import CAP as TICKS
 from durable.inspection.schedules import count_ticks, late_schedules
 from durable.inspection.workflows import STATE_CAP, count_by_state
-from durable.models import Run, Tick
+from durable.models import DatabaseMark, Run, Tick
 from durable.models.run import RunQuerySet
+from durable.models.workers import ONLY
 from durable.notifier.redis_clients import queue_names
 from durable.retention import waiting_since
 
@@ -38,6 +40,7 @@ NAMES = (
     "durable_due_age_seconds",
     "durable_step_age_seconds",
     "durable_hung_steps",
+    "durable_held_runs",
     "durable_queue_paused",
     "durable_starts_held",
     "durable_schedules_late",
@@ -49,6 +52,7 @@ NAMES = (
     "durable_rate_keys_closed",
     "durable_retention_late_seconds",
     "durable_transaction_id_age",
+    "durable_database_behind_seconds",
 )
 
 
@@ -83,12 +87,14 @@ class RowsCollector(Collector):
                 self._by_state(),
                 *self._due(),
                 *self._running(),
+                self._held(),
                 *self._holds(),
                 *self._schedules(),
                 *self._slots(),
                 *self._rates(),
                 self._retention(),
                 self._transaction_ids(),
+                self._behind(),
             ]
         except Error as error:  # the counts of the workers are still useful
             lost(error)
@@ -112,6 +118,17 @@ class RowsCollector(Collector):
         )
         hung.add_metric([], len(hung_steps(now)))
         return [oldest, hung]
+
+    def _held(self) -> Metric:
+        held = GaugeMetricFamily(
+            "durable_held_runs",
+            "Runs with a step that waits for a person: it is unknown whether it was done, or its attempts are exhausted; "
+            f"{STATE_CAP} in all means that or more",
+            labels=["workflow", "reason"],
+        )
+        for (workflow, reason), number in sorted(held_by_reason(held_runs(most=STATE_CAP)).items()):
+            held.add_metric([workflow, reason], number)
+        return held
 
     def _holds(self) -> list[Metric]:
         paused = GaugeMetricFamily(
@@ -191,6 +208,18 @@ class RowsCollector(Collector):
         if (ids := transaction_ids(read_alias())) is not None:
             age.add_metric([], ids.age)
         return age
+
+    def _behind(self) -> Metric:
+        behind = GaugeMetricFamily(
+            "durable_database_behind_seconds",
+            "By how much the database is behind its mark, 0 if it is not: workers claim nothing while it is",
+        )
+        row = DatabaseMark.objects.using(read_alias()).filter(pk=ONLY, mark_at__isnull=False).first()
+        seconds = 0.0
+        if row is not None and row.mark_at is not None:  # another database with this name may have come as far
+            seconds = max((row.mark_at - row.written_at).total_seconds(), 1.0)
+        behind.add_metric([], seconds)
+        return behind
 
     def _due(self) -> list[Metric]:
         count = GaugeMetricFamily(

@@ -6,8 +6,8 @@ only through `durable.operations`.
 
 from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.children import Cascade, Child, ChildGroup, ChildReader, GroupTally, Turn
-from durable.models.history import Attempt, Entry, EntryMetadata, HistoryCount, StepSave
-from durable.models.inbox import IdempotencyKey, KeyedSend, QueueMessage, RunKey
+from durable.models.history import Attempt, Entry, EntryMetadata, HistoryCount, RunStatus, StepSave
+from durable.models.inbox import IdempotencyKey, KeyedSend, Link, QueueMessage, RunKey
 from durable.models.limits import Limit, LimitKey, RateKey, RateLimit, Reservation, Slot, SlotNote
 from durable.models.operators import (
     AlertState,
@@ -21,8 +21,8 @@ from durable.models.operators import (
 from durable.models.renames import MovedName, RenamedName, RenamedStep
 from durable.models.run import Run
 from durable.models.schedules import Schedule, Tick
-from durable.models.starts import HeldStart, Hold, Lane, RunLimit, RunRank, RunTag, Share
-from durable.models.workers import Activity, Build, WorkerProcess
+from durable.models.starts import HeldStart, Hold, Lane, RunLimit, RunRank, RunSubject, RunTag, Share, WorkflowEnd
+from durable.models.workers import Activity, Build, DatabaseMark, WorkerProcess
 
 __all__ = [
     "Activity",
@@ -35,6 +35,7 @@ __all__ = [
     "Child",
     "ChildGroup",
     "ChildReader",
+    "DatabaseMark",
     "Entry",
     "EntryMetadata",
     "Failure",
@@ -47,6 +48,7 @@ __all__ = [
     "Lane",
     "Limit",
     "LimitKey",
+    "Link",
     "LogLine",
     "MovedName",
     "OperatorAction",
@@ -63,6 +65,8 @@ __all__ = [
     "RunKey",
     "RunLimit",
     "RunRank",
+    "RunStatus",
+    "RunSubject",
     "RunTag",
     "SavedView",
     "Schedule",
@@ -73,4 +77,5 @@ __all__ = [
     "Tick",
     "Turn",
     "WorkerProcess",
+    "WorkflowEnd",
 ]

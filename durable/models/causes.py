@@ -63,7 +63,9 @@ class Cause(Row):
 
 
 class Failure(Row):
-    """The newest failure of a run. `is_open`: the run is still failed because of it.
+    """The newest failure of a run. `is_open`: the run is still failed because of it, or held.
+
+    `is_held`: the run goes on, and a step of it waits for a person.
 
     `parent` is a child's parent (`durable.models.Child`); None for a root, and for a child whose parent was deleted.
     """
@@ -76,6 +78,7 @@ class Failure(Row):
     failed_at = models.DateTimeField()
     run_created_at = models.DateTimeField()
     is_open = models.BooleanField(default=True)
+    is_held = models.BooleanField(default=False, db_default=False)
     build = NameField[str, str](max_length=200, default="", db_default="", blank=True)
     # without a constraint: the child's commit would lock the parent's row
     parent = models.ForeignKey(
@@ -96,6 +99,8 @@ class Failure(Row):
                 condition=Q(is_open=True, parent__isnull=True),
                 name="durable_failure_open_roots",
             ),
+            # the runs with a step that waits for a person, the newest first
+            models.Index(fields=["run_created_at", "run"], condition=Q(is_held=True), name="durable_failure_held"),
             # the failures whose parent is deleted
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="durable_failure_of_parent"),
             # the list of a cause's failed runs, the newest first, and their number
@@ -110,6 +115,11 @@ class Failure(Row):
 
     def __str__(self) -> str:
         return f"{self.run_id}: {self.cause_id}"
+
+    @classmethod
+    def held_no_more(cls, alias: str, run_id: str) -> None:
+        """Note that no step of the run waits for a person."""
+        cls.objects.using(alias).filter(run_id=run_id, is_held=True).update(is_open=False, is_held=False)
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[CheckMessage]:
@@ -131,6 +141,7 @@ class Failure(Row):
             failed_at=self.failed_at,
             run_created_at=self.run_created_at,
             is_open=self.is_open,
+            is_held=self.is_held,
             build=self.build,
         )
 

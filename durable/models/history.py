@@ -17,7 +17,7 @@ from django.db.models import BooleanField, F, Func, Q, Subquery
 from django.db.models.sql.datastructures import Join
 
 from durable.core.errors import ErrorInfo
-from durable.core.records import EntryKind, EntryStatus
+from durable.core.records import EntryKind, EntryStatus, Status, whole
 from durable.models.rows import ErrorField, JSONTextField, MomentField, NameField, Row, SafeTextField, choices
 from durable.models.run import Run
 
@@ -132,6 +132,13 @@ class Entry(Row):
 
     class Meta:
         verbose_name_plural = "entries"
+        indexes = [
+            models.Index(
+                fields=["run", "ordinal"],
+                condition=Q(kind=EntryKind.PUBLISH.value),
+                name="durable_entry_published",
+            ),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["run", "location"], name="durable_entry_once_per_location"),
             models.CheckConstraint(
@@ -252,3 +259,33 @@ class StepSave(Row):
 
     def __str__(self) -> str:
         return f"{self.run_id}: {self.location}"
+
+
+class RunStatus(Row):
+    """The newest status of a run (`durable.core.records.StatusRecord`). A run that has set none has no row.
+
+    The table's pages keep room for the next version of a row, which is written often and never indexed.
+    """
+
+    # no constraint in the database: a worker writes without locking the run, and the row of a deleted run is left over
+    run = models.OneToOneField(
+        Run, on_delete=models.CASCADE, primary_key=True, related_name="shown", db_constraint=False
+    )
+    fence = models.BigIntegerField()
+    number = models.BigIntegerField()
+    text = SafeTextField[str, str]()
+    done = models.FloatField(null=True, blank=True)
+    of = models.FloatField(null=True, blank=True)
+    eta = MomentField(null=True, blank=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "run statuses"
+
+    def __str__(self) -> str:
+        return f"{self.run_id}: {self.text}"
+
+    @property
+    def status(self) -> Status:
+        """The status for its readers."""
+        return Status(text=self.text, done=whole(self.done), of=whole(self.of), eta=self.eta, at=self.at)

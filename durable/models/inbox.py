@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from durable.core.ids import MAX_ID
 from durable.core.records import KeyRecord, MessageState
-from durable.models.rows import JSONTextField, NameField, QueueField, Row, SafeTextField, choices
+from durable.models.rows import JSONTextField, MomentField, NameField, QueueField, Row, SafeTextField, choices
 from durable.models.run import Run
 
 
@@ -57,6 +57,38 @@ class QueueMessage(Row):
 
     def __str__(self) -> str:
         return f"{self.queue} #{self.order}"
+
+
+class Link(Row):
+    """A link of a run (`durable.core.records.LinkRecord`): an address at which the outside answers the run, once.
+
+    The address contains a token, of which only the SHA-256 is kept. The row stays until its run is deleted, so that a
+    link that leads nowhere any more is told from one that never was.
+    """
+
+    token_hash = models.CharField(max_length=64, unique=True)
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="links", db_index=False)
+    link_id = models.CharField(max_length=16)
+    location = NameField[str, str](max_length=1024)
+    queue = QueueField[str, str](max_length=768)
+    generation = models.IntegerField(default=0)
+    verify = SafeTextField[str, str](default="", blank=True)
+    opened_at = models.DateTimeField()
+    expires_at = MomentField(null=True, blank=True)
+    used_at = models.DateTimeField(null=True, blank=True)
+    closed_at = models.DateTimeField(null=True, blank=True)
+    message_id = NameField[str, str](max_length=200, default="", blank=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["run", "opened_at"], name="durable_link_of_run")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "link_id"], condition=Q(used_at__isnull=False), name="durable_link_used_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run_id}: {self.location}"
 
 
 class RunKey(Row):

@@ -7,12 +7,14 @@ and returns how many rows it changed; no update reads before it writes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar, Final, Protocol, Self, cast
 
 from django.db import models
-from django.db.models import Case, F, FilteredRelation, Q, Value, When
+from django.db.models import Case, Exists, F, FilteredRelation, OuterRef, Q, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
@@ -34,7 +36,7 @@ from durable.models.rows import (
 )
 from durable.tag_hashes import sought
 
-#: The columns of `tagged` runs that copy their key by creation; the index of tags has them.
+#: The columns of `tagged` runs, and of runs `about` something, that copy their key by creation; the index has them.
 TAG_KEY: Final = ("tag_created_at", "tag_run_id")
 _KEY_OF_ROW: Final = ("created_at", "run_id")
 
@@ -70,9 +72,15 @@ def _led(transition: str) -> Case:
 
 
 def _name_of_join(name: str, stored: Sequence[str]) -> str:
-    """Return the name of the join with a tag: a different one for each tag, so that a queryset may have several."""
+    """Return the name of the join with a tag or a subject: each has another, so that a queryset may have several."""
     text = "\0".join([name, *stored]).encode(errors="surrogatepass")
     return f"tag_{hashlib.sha256(text).hexdigest()[:16]}"
+
+
+def _among(keys: Mapping[str, Sequence[str]], prefix: str = "") -> Q:
+    """Return the condition for rows of subjects that are one of these instances: keys by the labels of models."""
+    parts = [Q(**{f"{prefix}model": model, f"{prefix}object_pk__in": of_model}) for model, of_model in keys.items()]
+    return reduce(or_, parts)
 
 
 def _is_tagged(runs: models.QuerySet[Run]) -> bool:
@@ -133,14 +141,47 @@ class RunQuerySet(models.QuerySet["Run"]):
         found = self
         for name, value in reversed(tags.items()):
             stored = sought(name, value)
-            join = _name_of_join(name, stored)
             is_it = Q(tags__name=name) & (Q(tags__value=stored[0]) if len(stored) == 1 else Q(tags__value__in=stored))
-            with_tag = found.alias(**{join: FilteredRelation("tags", condition=is_it)})
-            key = {column: F(f"{join}__{of_row}") for column, of_row in zip(TAG_KEY, _KEY_OF_ROW, strict=True)}
-            found = with_tag.filter(**{f"{join}__isnull": False}).alias(**key)
+            found = found._along("tags", is_it, _name_of_join(name, stored))
         return found.order_by(*(f"-{column}" for column in TAG_KEY))
 
-    # Django's own operators cannot combine the joins of two querysets with tags.
+    def about(self, what: models.Model | Iterable[models.Model], /) -> Self:
+        """Return the runs about a model's instance, or about any of several, newest first: `about(order)`.
+
+        Of one instance it reads a range of the index over subjects, in its order, as `tagged` does. Several, which may
+        be a queryset, are read first, for their primary keys; the instances may be in another database than the runs.
+        Raises TypeError for anything else, and ValueError for an instance that is not saved.
+        """
+        from durable.models.subjects import subjects_of  # few processes need it
+
+        subjects = subjects_of(what)
+        if len(subjects) == 1:
+            return self.about_key(subjects[0].model, subjects[0].key)
+        if not subjects:
+            return self.none()
+        keys: dict[str, list[str]] = {}
+        for each in subjects:
+            keys.setdefault(each.model, []).append(each.key)
+        join = _name_of_join("", list(map(str, subjects)))
+        found = self._along("subjects", _among(keys, "subjects__"), join).alias(**{f"{join}_row": F(f"{join}__id")})
+        rows = cast(Any, self.model._meta.get_field("subjects").related_model)._default_manager
+        # a run about several of them has several rows, of which the first one counts
+        earlier = rows.filter(_among(keys), run=OuterRef("pk"), pk__lt=OuterRef(f"{join}_row"))
+        return found.filter(~Exists(earlier)).order_by(*(f"-{column}" for column in TAG_KEY))
+
+    def about_key(self, model: str, key: str) -> Self:
+        """Return the runs about the instance of the model with this label, "shop.order", by its key, newest first."""
+        is_it = Q(subjects__model=model, subjects__object_pk=key)
+        found = self._along("subjects", is_it, _name_of_join(model, [key]))
+        return found.order_by(*(f"-{column}" for column in TAG_KEY))
+
+    def _along(self, relation: str, is_it: Q, join: str) -> Self:
+        """Return the runs that have such a row in a side table, with the key of its index as an alias."""
+        key = {column: F(f"{join}__{of_row}") for column, of_row in zip(TAG_KEY, _KEY_OF_ROW, strict=True)}
+        with_row = self.alias(**{join: FilteredRelation(relation, condition=is_it)})
+        return with_row.filter(**{f"{join}__isnull": False}).alias(**key)
+
+    # Django's own operators cannot combine the joins of two querysets with tags or subjects.
 
     def __and__(self, other: models.QuerySet[Run]) -> Self:
         """Return the runs in both querysets."""
@@ -189,7 +230,7 @@ class RunQuerySet(models.QuerySet["Run"]):
 
     def with_side_rows(self) -> Self:
         """Return the runs with the rows of side tables that describe a run's state, for pages about one run."""
-        return self.select_related("limit", "key", "cascade", "history_count")
+        return self.select_related("limit", "key", "cascade", "history_count", "shown")
 
     def due_since(self, moment: datetime, run_id: str) -> Self:
         """Return the runs from this point of the order of due runs on."""
@@ -313,6 +354,7 @@ class Run(Row):
             ("operate_run", "Can send to, wake, move, pause, resume, cancel and recover runs, and abandon attempts"),
             ("replay_run", "Can replay runs"),
             ("give_output", "Can give the output of a step by hand"),
+            ("settle_step", "Can settle steps that wait for a person"),
             ("edit_input", "Can start runs again with another input"),
             ("pause_queue", "Can pause and resume queues"),
             ("hold_workflow", "Can hold and release the new starts of workflows"),

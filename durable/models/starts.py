@@ -1,6 +1,8 @@
-"""Side tables of a start's options (rank, time limits, tags), and of holds.
+"""Side tables of a start's options (rank, time limits, tags, subjects), and of holds.
 
 A run without any of these has no row.
+
+A side table with a row for each workflow that has an `on_end`. Only what ends a run without its code reads it.
 
 Side tables: a queue whose runs have neither priorities nor shares has no row in them.
 
@@ -21,6 +23,7 @@ from django.db.models import Q
 
 from durable.core.ids import MAX_ID
 from durable.core.limits.ranks import Ranking, ShareTag
+from durable.core.new_runs import MAX_KEY, Subject
 from durable.core.records import Hold as HoldRecord
 from durable.core.records import HoldKind
 from durable.core.time_limits import RunLimits
@@ -47,6 +50,21 @@ class RunRank(Row):
     def record(self) -> Ranking:
         """The ranking as the engine's record."""
         return Ranking(priority=self.priority, head_start=self.head_start, share=self.share, weight=self.weight)
+
+
+class WorkflowEnd(Row):
+    """A workflow that calls a function in the commit that ends a run (`on_end`), under one of its names.
+
+    `migrate` and workers write the row. It is for those that lack the code: processes, and the database's functions.
+    """
+
+    workflow = NameField[str, str](max_length=MAX_ID, primary_key=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.workflow
 
 
 class Lane(Row):
@@ -83,13 +101,17 @@ class Share(Row):
 
 
 class RunLimit(Row):
-    """The limits of one run (`durable.core.time_limits.RunLimits`); lengths of time are in seconds."""
+    """The limits of one run (`durable.core.time_limits.RunLimits`), and since when it is in doubt.
+
+    Lengths of time are in seconds.
+    """
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="limit")
     deadline = MomentField(null=True, blank=True)
     length = models.FloatField(null=True, blank=True)
     work_limit = models.FloatField(null=True, blank=True)
     worked = models.FloatField(default=0.0)
+    in_doubt = MomentField(null=True, blank=True)
 
     def __str__(self) -> str:
         return self.run_id
@@ -97,7 +119,13 @@ class RunLimit(Row):
     @property
     def record(self) -> RunLimits:
         """The limits as the engine's record."""
-        return RunLimits(deadline=self.deadline, length=self.length, work_limit=self.work_limit, worked=self.worked)
+        return RunLimits(
+            deadline=self.deadline,
+            length=self.length,
+            work_limit=self.work_limit,
+            worked=self.worked,
+            in_doubt=self.in_doubt,
+        )
 
 
 class Hold(Row):
@@ -174,3 +202,40 @@ class RunTag(Row):
 
     def __str__(self) -> str:
         return f"{self.name}={self.value}"
+
+
+MAX_LABEL: Final = 255  # characters of the label of a model
+
+
+class RunSubject(Row):
+    """A model's instance that a run is about (`durable.core.new_runs.Subject`), by its label and its primary key.
+
+    The row names the model by its label, not by a content type: content types of another database have other numbers,
+    and they are deleted with their model, while the runs stay. `created_at` is that of the run, as in `RunTag`.
+    """
+
+    # no constraint in the database: the row is inserted in the transaction that has inserted the run
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="subjects", db_index=False, db_constraint=False)
+    model = NameField[str, str](max_length=MAX_LABEL)
+    object_pk = NameField[str, str](max_length=5 * MAX_KEY)  # packed: a character may be written with five
+    cancels = models.BooleanField(default=False, db_default=False)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=["run", "model", "object_pk"], name="durable_runsubject_once"),
+        ]
+        indexes = [
+            models.Index(fields=["model", "object_pk", "created_at", "run"], name="durable_runsubject_newest"),
+            # what a deletion looks up, however many runs there are about the instance
+            models.Index(fields=["model", "object_pk"], condition=Q(cancels=True), name="durable_runsubject_cancels"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model}:{self.object_pk}"
+
+    @property
+    def record(self) -> Subject:
+        """The subject as the engine's record."""
+        return Subject(self.model, self.object_pk, self.cancels)

@@ -1,4 +1,4 @@
-"""The worker processes, the builds of the code that they have run, and the running steps.
+"""The worker processes, the builds of the code that they have run, the running steps, and the mark of the database.
 
 Each worker writes its own row (`durable.worker.presence`): at its start, about every 15 seconds, and at its end. A
 worker that was killed is recognized by the age of its last sign of life. Side tables: no run refers to them.
@@ -118,6 +118,7 @@ class Activity(Row):
     worker = SafeTextField[str, str](default="", blank=True)
     began_at = models.DateTimeField()
     timeout = models.FloatField()
+    summary = SafeTextField[str, str](default="", db_default="", blank=True)
     stack_asked_at = models.DateTimeField(null=True, blank=True)
     stack_taken_at = models.DateTimeField(null=True, blank=True)
     stack = SafeTextField[str, str](default="", blank=True)
@@ -137,3 +138,37 @@ class Activity(Row):
 
     def __str__(self) -> str:
         return f"{self.run_id}: {self.location}"
+
+
+# -- which database the workers serve, and how far it has come
+
+#: The key of the only row.
+ONLY: Final = 1
+
+
+class DatabaseMark(Row):
+    """The single row that names this database and counts how far it has come.
+
+    `name` is random, and given once. `counter` is raised by the sweep, with a new random `token`, at `written_at`. Each
+    decision about a restored database raises `generation`. While the database is behind its mark, `mark_at` is the
+    mark's moment: what reads a standby learns of it from there.
+
+    Workers claim nothing while `holding_since` is set: the runs that were open then are being paused, or marked as in
+    doubt since `in_doubt_since` if that is set. `went_back_from`
+    and `went_back_to` are the moments of the mark and of the database at the last decision, made at `decided_at`.
+    """
+
+    name = models.CharField(max_length=32)
+    generation = models.BigIntegerField(default=1)
+    counter = models.BigIntegerField(default=0)
+    token = models.CharField(max_length=16)
+    written_at = models.DateTimeField()
+    mark_at = models.DateTimeField(null=True, blank=True)
+    holding_since = models.DateTimeField(null=True, blank=True)
+    in_doubt_since = models.DateTimeField(null=True, blank=True)
+    went_back_from = models.DateTimeField(null=True, blank=True)
+    went_back_to = models.DateTimeField(null=True, blank=True)
+    decided_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return self.name

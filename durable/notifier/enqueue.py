@@ -18,6 +18,7 @@ import os
 import uuid
 from dataclasses import dataclass
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -66,7 +67,7 @@ class PipelinedSender:
             is_sent = self._send(command, connection, is_owed=is_owed)
         except BaseException as error:
             self._close(connection)
-            if isinstance(error, RedisError | OSError) and not isinstance(error, RedisTimeoutError):
+            if _is_lost(error):
                 return False
             raise
         if is_sent:
@@ -74,6 +75,23 @@ class PipelinedSender:
         else:
             self._close(connection)
         return is_sent
+
+    def await_answers(self) -> None:
+        """Read the answers that are owed, so that Redis has done what was sent before the caller's next command.
+
+        Raises RedisTimeoutError if one does not come.
+        """
+        free, self._free = self._free, []
+        for connection, is_owed in free:
+            try:
+                if is_owed:
+                    connection.read_response()
+            except BaseException as error:
+                self._close(connection)
+                if not _is_lost(error):
+                    raise
+            else:
+                self._free.append((connection, False))
 
     def _send(self, command: tuple[Any, ...], connection: Any, *, is_owed: bool) -> bool:
         if is_owed:
@@ -86,6 +104,11 @@ class PipelinedSender:
     def _close(self, connection: Any) -> None:
         connection.disconnect()
         self._pool.release(connection)
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Return True if the connection is lost, and False for what the caller has to know."""
+    return isinstance(error, RedisError | OSError) and not isinstance(error, RedisTimeoutError)
 
 
 JOB: Final = "durable.jobs.work"  # by name: enqueueing imports no worker code
@@ -110,6 +133,14 @@ redis.call("set", KEYS[1], ARGV[1], "ex", {expiry})
 return 1
 """
 
+# A job that a worker has taken is no longer in the RQ queue, and one that the sweep asked to look must run.
+_TAKE_BACK: Final = """
+local pending = redis.call("get", KEYS[1])
+if not pending or redis.call("exists", KEYS[3]) == 1 or redis.call("lrem", KEYS[2], 1, pending) == 0 then return 0 end
+redis.call("del", KEYS[1], ARGV[1] .. pending)
+return 1
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _QueueNotifier:
@@ -122,7 +153,16 @@ class _QueueNotifier:
 
 
 _notifiers: dict[str, _QueueNotifier] = {}
-os.register_at_fork(after_in_child=_notifiers.clear)  # the connections belong to the parent
+_senders: WeakKeyDictionary[Redis, PipelinedSender] = WeakKeyDictionary()  # one for all queues of a client
+
+
+def _forget() -> None:
+    """Forget the connections: in a child process, they belong to the parent."""
+    _notifiers.clear()
+    _senders.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def notify(name: str, *, force: bool = False) -> None:
@@ -158,12 +198,27 @@ def clear(name: str) -> bool:
     return bool(looks)
 
 
+def take_back(name: str) -> bool:
+    """Delete the pending notification with its job, unless a worker has taken the job or the sweep has forced it.
+
+    Return True if it is deleted. The caller then has to query for due runs, as the job would have. One round trip.
+    Raises KeyError for a queue that RQ_QUEUES lacks, and RedisError.
+    """
+    notifier = _notifier(name)
+    notifier.sender.await_answers()  # Redis may read this connection before the one with the notification
+    queue = notifier.queue
+    keys = (notifier.key, queue.key, LOOK.format(name))
+    return bool(queue.connection.eval(_TAKE_BACK, len(keys), *keys, Job.redis_job_namespace_prefix))
+
+
 def _notifier(name: str) -> _QueueNotifier:
     queue = redis_clients.rq_queue(name)
     notifier = _notifiers.get(name)
     if notifier is None or notifier.queue is not queue:
-        key, sender = KEY.format(name), PipelinedSender(queue.connection)
-        notifier = _notifiers[name] = _QueueNotifier(queue=queue, key=key, script=_script(queue), sender=sender)
+        sender = _senders.setdefault(queue.connection, PipelinedSender(queue.connection))
+        notifier = _notifiers[name] = _QueueNotifier(
+            queue=queue, key=KEY.format(name), script=_script(queue), sender=sender
+        )
     return notifier
 
 

@@ -12,6 +12,8 @@ query the database, and nothing more is needed. The job deletes the key *before*
 - A notification before the key is deleted: its run was committed before, and the job queries after. The run is found.
 - A notification between the deletion and the query: the key is free, so a second job is enqueued. One query too many.
 - Two notifications at once: one of them sets the key.
+- A worker that has found no more due runs takes back the notification that it sent after a full claim, unless a worker
+  has its job already: it deletes key and job in one step, and then queries once more, as the job would have.
 - The job is lost (a worker was killed between taking the job and deleting the key, an operator emptied the RQ queue):
   notifications are dropped until the key expires. The sweep does not wait for that: it *forces*, that is, it checks
   whether the job is in the RQ queue, and enqueues another one if not.
@@ -26,7 +28,7 @@ query the database, and nothing more is needed. The job deletes the key *before*
 - The queue has another name by now: each of its names that RQ_QUEUES has is notified, and a job finds the runs of all
   names. So a job that was enqueued before the rename finds them too.
 - There is no Redis (`DURABLE["REDIS"] = False`): listeners in this process are notified (`durable.notifier.wakeups`),
-  and workers poll.
+  and on PostgreSQL those in others (`durable.notifier.channel`). Elsewhere workers poll.
 - Redis is down: the notification is dropped, and workers poll the database until Redis is back
   (`durable.notifier.redis_clients`). Listeners in this process are notified, as without Redis. A Redis that made a
   caller wait is left alone for some seconds: then one caller tries again. If Redis goes down just when a notification
@@ -59,7 +61,7 @@ from rq.timeouts import BaseTimeoutException
 from durable.conf import conf
 from durable.core import clock
 from durable.core.names.renames import names_of_queue
-from durable.notifier import enqueue, redis_clients, wakeups
+from durable.notifier import channel, enqueue, redis_clients, wakeups
 
 logger = logging.getLogger("durable.bell")
 
@@ -93,11 +95,24 @@ def notify(queue: str, *, force: bool = False) -> None:
     if not conf.REDIS:
         for name in names_of_queue(queue):
             wakeups.notify(name)
+            channel.tell_due(name)
         return
     for name in _reachable_names(queue):
         command = partial(enqueue.notify, name, force=force)
         if not (_may_try(name, force=force) and _best_effort(name, "notify a worker", command)):
             wakeups.notify(name)
+
+
+def notify_of_found(queue: str, *, force: bool = False) -> None:
+    """Do as `notify` for runs that a timer or a sweep has found.
+
+    Without Redis, notify the workers of this process alone: other processes have timers of their own.
+    """
+    if conf.REDIS:
+        notify(queue, force=force)
+        return
+    for name in names_of_queue(queue):
+        wakeups.notify(name)
 
 
 def notify_on_commit(queues: Iterable[str], using: str | None = None) -> None:
@@ -118,15 +133,18 @@ def notify_at(queue: str, moment: datetime) -> None:
     Timers query the database for deadlines at every sweep. Only a deadline before the next sweep needs an alarm; for
     later ones nothing is sent. For a moment in the past, `queue` is notified at once.
     """
+    remaining = moment - clock.now()
+    is_near = remaining <= timedelta(seconds=conf.SWEEP_INTERVAL + 1)
     if not conf.REDIS:
         for name in names_of_queue(queue):
             wakeups.notify_at(name, moment)
+            if is_near:
+                channel.tell_deadline(name)
         return
-    remaining = moment - clock.now()
     if remaining <= timedelta(0):
         notify(queue)
         return
-    if remaining > timedelta(seconds=conf.SWEEP_INTERVAL + 1):
+    if not is_near:
         return
     message = json.dumps({"queue": queue, "at": moment.isoformat()})
     for name in _reachable_names(queue):
@@ -152,6 +170,18 @@ def acknowledge(queue: str) -> bool:
     if conf.REDIS and _may_try(queue):
         _best_effort(queue, "delete the pending notification", lambda: answers.append(enqueue.clear(queue)))
     return any(answers)
+
+
+def take_back(queue: str) -> bool:
+    """Delete the pending notification of `queue`, unless a worker has taken it, before the caller queries for due runs.
+
+    Return True if there was one: a run may have become due that no other notification tells of. The notification of a
+    renamed queue is left alone, because it tells of the runs of all names.
+    """
+    taken: list[bool] = []
+    if conf.REDIS and names_of_queue(queue) == (queue,) and _may_try(queue):
+        _best_effort(queue, "take a notification back", lambda: taken.append(enqueue.take_back(queue)))
+    return any(taken)
 
 
 def _reachable_names(queue: str) -> tuple[str, ...]:

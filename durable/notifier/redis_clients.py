@@ -36,7 +36,13 @@ CONNECT_TIMEOUT = 0.5  # seconds
 SOCKET_TIMEOUT = 1.0  # seconds
 _WORTH_ANOTHER: Final = (RedisConnectionError, ReadOnlyError)
 
+#: Settings of a queue in RQ_QUEUES that say nothing about its connection.
+_NOT_OF_CONNECTION: Final = frozenset(
+    {"ASYNC", "AUTOCOMMIT", "COMMIT_MODE", "DEFAULT_RESULT_TTL", "DEFAULT_TIMEOUT", "SERIALIZER"}
+)
+
 _queues: dict[str, Queue] = {}
+_clients: list[tuple[dict[str, Any], Redis]] = []  # each with the settings of its connection
 
 
 def queue_names() -> list[str]:
@@ -53,7 +59,7 @@ def rq_queue(name: str) -> Queue:
         # Imported here: django_rq reads the settings when it is imported.
         from django_rq import get_queue
 
-        connection = _with_short_timeouts(name)
+        connection = _shared_client(name)
         # The queue has its own commit mode, because durable knows which database's commit to wait for. `ASYNC: False`
         # is never obeyed: work() inside a web request would run other users' workflows there.
         queue = get_queue(name, connection=connection, serializer=JSONSerializer, commit_mode="auto", is_async=True)
@@ -64,6 +70,23 @@ def rq_queue(name: str) -> Queue:
 def client(name: str) -> Redis:
     """Return the Redis client of an RQ queue. Threads may share it, and it works after a fork. Raises KeyError."""
     return rq_queue(name).connection
+
+
+def _shared_client(name: str) -> Redis:
+    """Return the client of all queues whose connections are configured alike.
+
+    With a client for each queue, a process would keep two connections for each of hundreds of queues.
+    """
+    given = (getattr(settings, "RQ_QUEUES", None) or {}).get(name)
+    if given is None:
+        return _with_short_timeouts(name)  # raises KeyError, unless RQ's own settings have the queue
+    connection = {key: value for key, value in given.items() if key not in _NOT_OF_CONNECTION}
+    for known, redis in _clients:
+        if known == connection:
+            return redis
+    redis = _with_short_timeouts(name)
+    _clients.append((connection, redis))
+    return redis
 
 
 def one_queue_per_redis(queues: Iterable[str]) -> dict[str, Redis]:
@@ -165,6 +188,7 @@ def _on_setting_changed(*, setting: str, **_: object) -> None:
         for queue in _queues.values():  # otherwise garbage collection would find open sockets
             queue.connection.connection_pool.disconnect()
         _queues.clear()
+        _clients.clear()
 
 
 setting_changed.connect(_on_setting_changed, dispatch_uid="durable.notifier.redis_clients")

@@ -7,11 +7,17 @@ handles call these functions. Nothing here runs workflow code.
 
 from __future__ import annotations
 
+from durable.core.outcomes import HeldStep
 from durable.core.transitions import ALLOWED
+from durable.operations.audit import Actor, acting_as
 from durable.operations.lifecycle import abandon, cancel, move, pause, recover, resume, take_stack, wake
 from durable.operations.messages import Sent, aask, ask, delete_message, move_message, send, start_or_send
 from durable.operations.queries import (
+    HistoryDifference,
+    HistoryEntry,
+    RunInfo,
     aresult,
+    aview,
     child_counts,
     children,
     history,
@@ -22,28 +28,42 @@ from durable.operations.queries import (
     passed_on_to,
     record,
     result,
+    status,
     summary,
     tags,
+    values,
+    view,
     waiting_for,
 )
 from durable.operations.replay import give_output, plan_replay, replay
+from durable.operations.replay_plan import ReplayPlan
+from durable.operations.settle import held, settle
 from durable.operations.start import Started, StartRequest, restart, start
 from durable.operations.start_options import open_run
 
 __all__ = [
     "ALLOWED",
+    "Actor",
+    "HeldStep",
+    "HistoryDifference",
+    "HistoryEntry",
+    "ReplayPlan",
+    "RunInfo",
     "Sent",
     "StartRequest",
     "Started",
     "aask",
     "abandon",
+    "acting_as",
     "aresult",
     "ask",
+    "aview",
     "cancel",
     "child_counts",
     "children",
     "delete_message",
     "give_output",
+    "held",
     "history",
     "info",
     "infos",
@@ -62,11 +82,15 @@ __all__ = [
     "result",
     "resume",
     "send",
+    "settle",
     "start",
     "start_or_send",
+    "status",
     "summary",
     "tags",
     "take_stack",
+    "values",
+    "view",
     "waiting_for",
     "wake",
 ]

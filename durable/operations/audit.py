@@ -44,6 +44,7 @@ from durable.core.errors import (
 from durable.core.ids import check_reason
 from durable.core.records import ActionOutcome, ActionRecord, RunChange, RunRecord
 from durable.core.words import Sentence, gettext_noop
+from durable.instrumentation.observers import observe_verb
 from durable.models import OperatorAction
 from durable.runtime import Runtime
 
@@ -76,8 +77,10 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "replay": "replay_run",
     "give_output": "give_output",
     "edit_input": "edit_input",
+    "settle": "settle_step",
     "import": "give_output",
     "prune": "delete_run",
+    "forget": "delete_run",
     "mute": "operate_run",
     "unmute": "operate_run",
     "note": "operate_run",
@@ -103,6 +106,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "open_limit": "change_limit",
     "go_on": "operate_run",
     "stop_here": "operate_run",
+    "restored": "change_databasemark",
 }
 
 #: The actions that need a second permission: a schedule starts runs of any workflow with any arguments.
@@ -135,6 +139,7 @@ _ACTS: Final[Mapping[str, str]] = {
     "resume_schedule": gettext_noop("resume a schedule"),
     "run_schedule": gettext_noop("run a schedule now"),
     "backfill_schedule": gettext_noop("backfill a schedule"),
+    "restored": gettext_noop("decide about a restored database"),
 }
 
 
@@ -332,6 +337,16 @@ def acting() -> ActorScope | None:
 
 
 @contextmanager
+def as_code() -> Iterator[None]:
+    """Attribute the verbs called inside the block to the application's own code, whoever acts around it."""
+    token = _acting.set(None)
+    try:
+        yield
+    finally:
+        _acting.reset(token)
+
+
+@contextmanager
 def within_bulk(id: str) -> Iterator[None]:
     """Record the actions inside the block as parts of the bulk with this id."""
     token = _bulk.set(id)
@@ -517,15 +532,16 @@ def audited(
         reason=reason or (scope.reason if scope else ""),
         subject=subject,
     )
-    if scope is None:
-        yield attribution
-        return
-    try:
-        scope.check(action)
-        yield attribution
-    except REFUSALS as error:
-        attribution.refused(error)
-        raise
+    with observe_verb(action, subject[1], [run_id] if run_id else ()):
+        if scope is None:
+            yield attribution
+            return
+        try:
+            scope.check(action)
+            yield attribution
+        except REFUSALS as error:
+            attribution.refused(error)
+            raise
 
 
 def _known(run_id: object) -> str:

@@ -22,8 +22,8 @@ from durable import runtime
 from durable.core import registry
 from durable.core.current import running_run
 from durable.core.ids import check_id, new_id
-from durable.core.own_runs import BULK, replays_prefix
 from durable.core.records import ActionOutcome
+from durable.core.registry import BULK, replays_prefix
 from durable.operations import audit
 from durable.operations.audit import REFUSALS, Actor, acting_as, audited, outcome_of
 from durable.operations.canary import Canary
@@ -37,11 +37,12 @@ from durable.operations.eligibility import (
     allowed_states,
     check_expected,
     count,
+    place_of,
 )
 from durable.operations.options import Option, Text
 from durable.operations.replay import replay_failed
 from durable.operations.start import StartRequest, announce_started, put
-from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS
+from durable.operations.verbs import BULK_ACTIONS, PLACE, RUN_VERBS
 
 __all__ = [
     "AT_ONCE",
@@ -61,6 +62,7 @@ __all__ = [
     "apply",
     "eligible",
     "grouped",
+    "options_of",
     "perform_page",
     "replay_as_part",
 ]
@@ -77,14 +79,24 @@ def replay_as_part(run_id: str) -> str:
 
 
 _VERBS: Final[Mapping[str, Callable[..., str | None]]] = {
-    each: replay_as_part if each == "replay" else RUN_VERBS[each].call for each in sorted(BULK_ACTIONS)
+    each: replay_as_part if each == "replay" else RUN_VERBS[each].call_of_many or RUN_VERBS[each].call
+    for each in sorted(BULK_ACTIONS)
 }
 BULK_VERBS: Final = tuple(_VERBS)
 
 #: The options of each verb that has any, by their names.
 BULK_OPTIONS: Final[Mapping[str, Mapping[str, Option]]] = {
-    each: {option.name: option for option in RUN_VERBS[each].options} for each in _VERBS if RUN_VERBS[each].options
+    each: {option.name: option for option in RUN_VERBS[each].of_many} for each in _VERBS if RUN_VERBS[each].of_many
 }
+
+
+def options_of(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the given options that belong to the verb and say something."""
+    return {
+        name: given[name]
+        for name, option in BULK_OPTIONS.get(verb, {}).items()
+        if name in given and option.is_said(given[name])
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +200,8 @@ def apply(
 ) -> BulkReport:
     """Apply `verb` to each of the runs.
 
-    `options` are the verb's own, which BULK_OPTIONS names. The current actor (`durable.acting_as`) acts on each run,
-    for the reason given there. More than AT_ONCE runs, or a selection of unknown size, are processed in the background,
+    `options` are the verb's own, which BULK_OPTIONS names. The current actor (`acting_as`) acts on each run, for the
+    reason given there. More than AT_ONCE runs, or a selection of unknown size, are processed in the background,
     unless `in_background` decides. The background run has the id `as_id`; a bulk that already has this id is not
     started again.
 
@@ -206,6 +218,8 @@ def apply(
     _check_verb(verb, options)
     _check_rate(rate)
     chosen = _as_selection(selection)
+    if PLACE.name in BULK_OPTIONS.get(verb, ()) and not options.get(PLACE.name) and (place := place_of(chosen)):
+        options[PLACE.name] = place
     if RUN_VERBS[verb].is_grave and isinstance(chosen, Countable) and chosen.is_everything:
         raise ValueError(f"{verb} cannot be taken back, and these are all runs: choose a workflow or a state first")
     is_slow = canary is not None or rate is not None
@@ -400,3 +414,6 @@ def _check_verb(verb: str, options: Mapping[str, Any]) -> None:
             raise TypeError(f"{verb} needs the option {name!r}")
         if isinstance(option, Text) and option.check is not None:
             option.check(options[name])
+    check = RUN_VERBS[verb].check
+    if check is not None:
+        check(**options)

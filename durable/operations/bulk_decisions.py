@@ -10,9 +10,9 @@ from typing import Any
 from durable import runtime
 from durable.core.errors import BulkNotStoppedError
 from durable.core.ids import new_id
-from durable.core.own_runs import BULK, CANARY, DECISION, is_stopped
 from durable.core.places import Place, of_message
 from durable.core.records import OutgoingMessage, RunRecord
+from durable.core.registry import BULK, CANARY, DECISION, is_stopped
 from durable.operations.audit import audited
 from durable.operations.common import require_step, run_sync
 from durable.runtime import Runtime

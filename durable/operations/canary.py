@@ -13,7 +13,7 @@ from typing import Final
 from durable import runtime
 from durable.core.duration import Duration, parse_duration
 from durable.core.records import ENDED, RunRecord, RunState
-from durable.core.summary import Summary
+from durable.core.summary import Summary, is_held
 
 MAX_FIRST: Final = 100  # runs
 WITHIN: Final = timedelta(minutes=10)
@@ -59,6 +59,8 @@ class Canary:
 class CanaryLook:
     """The state of a canary's runs: how many are `failed`, and how many are `open`, that is, under way.
 
+    A run with a step that waits for a person again counts as failed.
+
     `is_over`: the canary's time has passed.
     """
 
@@ -71,16 +73,22 @@ def look(run_ids: Sequence[str], until: datetime) -> CanaryLook:
     """Query the state of a canary's runs; `until` is the end of its time.
 
     A deleted run counts as ended. One query.
-
-    One query.
     """
     at = runtime.current()
     runs: Collection[RunRecord] = at.store.get_many(run_ids).values()
+    now = at.now()
+    held = {each.id for each in runs if _is_held(each, now)}
     return CanaryLook(
-        failed=sum(each.state == RunState.FAILED for each in runs),
-        open=sum(not _is_stable(each, until) for each in runs),
-        is_over=at.now() >= until,
+        failed=sum(each.state == RunState.FAILED or each.id in held for each in runs),
+        open=sum(not (each.id in held or _is_stable(each, until)) for each in runs),
+        is_over=now >= until,
     )
+
+
+def _is_held(run: RunRecord, now: datetime) -> bool:
+    """Return whether the run waits for a person to settle a step of it, and nobody has since its last pass."""
+    is_due = run.wake_at is not None and run.wake_at <= now
+    return run.state in (RunState.SLEEPING, RunState.ROLLING_BACK) and not is_due and is_held(run.summary)
 
 
 def _is_stable(run: RunRecord, until: datetime) -> bool:

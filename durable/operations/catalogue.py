@@ -1,4 +1,4 @@
-"""The verbs on queues, workflows, limits, rates and schedules, each declared once.
+"""The verbs on queues, workflows, limits, rates, schedules and the database, each declared once.
 
 `durable.admin.verb_page`, `durable.api.verb_views` and `durable.cli.verb_command` build the page, the endpoint and the
 subcommand of each verb.
@@ -13,8 +13,8 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.core.errors import ScheduleNotFoundError, UnknownLimitError
 from durable.core.limits.rates import MOST_UNITS, Rate
-from durable.operations import holds, limits, rates
-from durable.operations.options import Flag, Number, Text, Until
+from durable.operations import holds, limits, rates, restored
+from durable.operations.options import Flag, Number, OneOf, Text, Until
 from durable.operations.schedules import verbs as schedules
 from durable.operations.verbs import Subject, Verb
 from durable.schedules import read_rules
@@ -25,6 +25,7 @@ WORKFLOW: Final = Subject(name="workflow", path="workflows", metavar="WORKFLOW",
 LIMIT: Final = Subject(name="limit", path="limits", unknown=UnknownLimitError)
 RATE: Final = Subject(name="rate", path="limits", unknown=UnknownLimitError)
 SCHEDULE: Final = Subject(name="schedule", path="schedules", unknown=ScheduleNotFoundError)
+DATABASE: Final = Subject(name="database", path="database", unknown=ValueError)
 
 RULE: Final = Text(
     name="rule",
@@ -371,6 +372,46 @@ VERBS: Final = (
         is_grave=True,
         loses="the schedule and its ticks are deleted for good",
         asks="Delete the schedule {name} and its ticks?",
+    ),
+    Verb(
+        action="restored",
+        on=DATABASE,
+        word="restored",
+        command="restored",
+        call=restored.decide,
+        title=_("Decide about the restored database"),
+        does=_(
+            "Workers claim runs again. What open runs did outside of the database in the lost time, they do again, unless they "
+            "are paused first: then look at each, and resume or cancel it. Or each asks about its next steps before it does "
+            "them: their verify, or a person."
+        ),
+        done=_("It is decided. Workers go on by themselves within seconds, or once that is done with all open runs."),
+        over_rest=(
+            "Let workers claim runs again in a database that went back in time. {needs}\n\n"
+            "With `hold` all open runs are paused first. With `unknown` they go on, and the outcome of their next steps that\n"
+            "are not atomic counts as unknown: `verify` is asked, or a person. Many runs are paused or marked by the sweep,\n"
+            "and workers wait for that. 409 if\n"
+            "there is nothing to decide, if another database with this name is in use, or if the mark cannot be read."
+        ),
+        help="Show whether the database went back in time, with the runs that do things again, and decide about them.",
+        options=(
+            OneOf(
+                name="how",
+                label=_("What becomes of its open runs"),
+                does="What becomes of the open runs.",
+                words={
+                    "hold": _("They are paused first"),
+                    "unknown": _("They go on, and ask about their next steps first"),
+                    "go_on": _("They go on"),
+                },
+            ),
+            Flag(
+                name="as_copy",
+                label=_("This database is a copy of another one that goes on: give it a name of its own"),
+                does="This database is a copy of another one that goes on: it gets a name of its own.",
+                default=False,
+            ),
+        ),
     ),
 )
 BY_ACTION: Final = {each.action: each for each in VERBS}

@@ -27,9 +27,8 @@ from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
 from durable.core.ids import check_queue
 from durable.core.names.renames import is_same_workflow, names_of_queue
-from durable.core.own_runs import BULK
 from durable.core.records import ENDED, RunRecord, RunState
-from durable.core.registry import UnknownWorkflowError, WorkflowDefinition
+from durable.core.registry import BULK, UnknownWorkflowError, WorkflowDefinition
 from durable.core.summary import Summary, SummaryKind
 from durable.instrumentation import observers
 from durable.notifier import redis_clients

@@ -9,7 +9,7 @@ planned. That count is exact, and the note says for how many runs it was made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from durable.core.causes import failed_at
 from durable.core.errors import BulkCountError, EntryNotFoundError
 from durable.core.records import EntryRecord, RunRecord, RunState
 from durable.core.rewind.replay import Replay
-from durable.core.tally import Tally
+from durable.core.tally import HELD, Tally
 from durable.core.transitions import ALLOWED
 from durable.core.words import Sentence, gettext_noop
 from durable.operations.replay import family_of
@@ -26,7 +26,12 @@ from durable.operations.replay_plan import of_unread_maps, refusals_of, running_
 from durable.runtime import Runtime
 
 MAX_COUNTED: Final = 10_000  # eligible runs; beyond them the number is "more than" this
-_STATES: Final = {**ALLOWED, "replay": (RunState.FAILED,)}  # a bulk replays from where runs have failed
+_STATES: Final[Mapping[str, Collection[str]]] = {
+    **ALLOWED,
+    "replay": (RunState.FAILED,),  # a bulk replays from where runs have failed
+    "recover": (*ALLOWED["recover"], HELD),
+    "settle": (HELD,),
+}
 _PAGE: Final = 200  # runs of a page of a selection that cannot count itself
 _LOOKS: Final = 100  # pages to read of it: a page of a selection may hold few runs
 _SHOWN: Final = 10  # ids
@@ -58,7 +63,10 @@ class Countable(Protocol):
         """Whether no condition limits the selection."""
 
     def tally(self, states: Collection[str], most: int) -> Tally:
-        """Count the runs, up to `most` of each state: those in `states` by workflow, others by state alone."""
+        """Count the runs, up to `most` of each state: those in `states` by workflow, others by state alone.
+
+        `states` may have `HELD`. Where a selection can tell runs with a held step from others, it counts them so.
+        """
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return up to `limit` ids of runs in `states`."""
@@ -70,6 +78,15 @@ class Narrowed(Protocol):
 
     def narrowed(self, states: Collection[str]) -> Selection:
         """Return the selection of those runs that are in one of these states when a page is read."""
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A selection of runs that may be those of a cause."""
+
+    @property
+    def place(self) -> str:
+        """The place of the cause; "" if no cause selects the runs. At most one statement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +113,25 @@ class Eligibility:
 
 
 def allowed_states(verb: str) -> frozenset[str]:
-    """Return the states that allow the verb."""
+    """Return the states that allow the verb, and `HELD` if it is meant for runs with a held step."""
     return frozenset(str(each) for each in _STATES[verb])
+
+
+def states_of(ids: Sequence[str], allowed: Collection[str]) -> dict[str, str]:
+    """Return the states of these runs, by id; `HELD` for a run with a held step, if that is allowed.
+
+    One statement, and one more if it is. Runs that do not exist are left out.
+    """
+    store = runtime.current().store
+    states: dict[str, str] = dict(store.states(ids))
+    if HELD in allowed:
+        states |= dict.fromkeys(store.held_among(ids), HELD)
+    return states
+
+
+def place_of(selection: Selection) -> str:
+    """Return the place of the cause that selects the runs; "" if none does."""
+    return selection.place if isinstance(selection, Placed) else ""
 
 
 def count(verb: str, selection: Selection) -> Eligibility:
@@ -135,12 +169,11 @@ def check_expected(verb: str, selection: Selection, expected: int) -> None:
 
 
 def _read(selection: Selection, allowed: Collection[str]) -> tuple[Tally, Sequence[str]]:
-    store = runtime.current().store
     numbers, shown = Counter[tuple[str, str]](), list[str]()
     cursor: str | None = None
     for _ in range(_LOOKS):
         ids, cursor = selection.page(cursor, min(_PAGE, MAX_COUNTED + 1 - numbers.total()))
-        states = store.states(ids)
+        states = states_of(ids, allowed)
         numbers.update((states.get(each, ""), "") for each in ids)
         shown += [each for each in ids if states.get(each) in allowed][: _SHOWN - len(shown)]
         if cursor is None or numbers.total() > MAX_COUNTED:

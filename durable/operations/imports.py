@@ -27,7 +27,7 @@ from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue
 from durable.core.location import unescape
 from durable.core.names.recorded_names import other_names
-from durable.core.new_runs import NewRun
+from durable.core.new_runs import NewRun, Subject
 from durable.core.options import handler_name
 from durable.core.records import (
     ENDED,
@@ -46,6 +46,7 @@ from durable.models import Entry, EntryMetadata, OperatorAction, QueueMessage, R
 from durable.models.rows import NameField
 from durable.operations.audit import Attribution, audited
 from durable.operations.common import check_not_an_order, require_step
+from durable.operations.settle import waiting_no_more
 from durable.operations.start import Started
 from durable.store.rules import row_rules
 
@@ -175,15 +176,17 @@ def import_run(
     digest: str,
     tags: Mapping[str, str] | None = None,
     tags_at_start: Mapping[str, str] | None = None,
+    subjects: Sequence[Subject] = (),
     is_trial: bool = False,
 ) -> Imported:
     """Store a recorded run under its id, with its history and its inbox. Return the run, and whether it is new.
 
-    An open run is stored as paused, so that no worker claims it. It has no parent, key, deadline or slot of a limit,
-    and no signal is sent. `tags` are the run's, `tags_at_start` those given by its start, both in stored form. `origin`
-    says where the run comes from, for the audit log; `digest` identifies the content. With `is_trial` everything is
-    checked and nothing is stored. A rollback handler that the code here does not give to the step is left out: a
-    rollback would call it with arguments from the file.
+    An open run is stored as paused, so that no worker claims it. A step of it that waited for a person is tried again
+    when the run is resumed, or its `verify` is asked; without one a person is asked again. The run has no parent, key,
+    deadline or slot of a limit, and no signal is sent. `tags` are the run's, `tags_at_start` those given by its start,
+    both in stored form; `subjects` are what it is about. `origin` says where the run comes from, for the audit log;
+    `digest` identifies the content. With `is_trial` everything is checked and nothing is stored. A rollback handler
+    that the code here does not give to the step is left out: a rollback would call it with arguments from the file.
 
     Raises RunConflictError for an id that is taken, unless this content was imported under it; ValueError for records
     that cannot be stored, BulkOrderError for a run that performs a bulk, OperationDeniedError.
@@ -195,14 +198,14 @@ def import_run(
         wanted = _at_rest(run)
         check_not_an_order(run.workflow, _ACTION)
         _check(wanted, entries, messages)
-        kept, left_out = without_foreign_handlers(run.workflow, entries)
+        kept, left_out = without_foreign_handlers(run.workflow, waiting_no_more(entries))
         with _refusing(run.id), at.store.transaction():
             found = at.store.get(wanted.id)
             if found is not None:
                 return Imported(_there_already(attribution), left_out)
             if is_trial:
                 return Imported(Started(wanted.id, is_new=True), left_out)
-            [(stored, is_new)] = at.store.create([_with_tags(wanted, tags_at_start)])
+            [(stored, is_new)] = at.store.create([_new(wanted, tags_at_start, subjects)])
             attribution.check_sees(stored.id)
             if not is_new:
                 return Imported(_there_already(attribution), left_out)
@@ -249,8 +252,11 @@ def _at_rest(run: RunRecord) -> RunRecord:
     return resting
 
 
-def _with_tags(run: RunRecord, tags: Mapping[str, str] | None) -> RunRecord:
-    return NewRun(**{each.name: getattr(run, each.name) for each in fields(RunRecord)}, tags=tags) if tags else run
+def _new(run: RunRecord, tags: Mapping[str, str] | None, subjects: Sequence[Subject]) -> RunRecord:
+    if not (tags or subjects):
+        return run
+    columns = {each.name: getattr(run, each.name) for each in fields(RunRecord)}
+    return NewRun(**columns, tags=tags, subjects=subjects)
 
 
 def _check(run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Message]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -13,6 +12,7 @@ from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
 from durable.core.names.renames import names_of_queue
+from durable.core.outcomes import may_need_undoing
 from durable.core.records import (
     WITH_WORKER,
     EntryKind,
@@ -29,6 +29,7 @@ from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
 from durable.operations.audit import audited
 from durable.operations.common import announce, announce_parent, check_served, check_state, send_run_changed
+from durable.operations.settle import tried_again
 from durable.runtime import Runtime
 from durable.store.families import Decide, recover_family
 
@@ -49,7 +50,8 @@ def wake(run_id: str, *, end_sleeps: bool = False) -> None:
 
 
 def _woken(entry: EntryRecord, end_sleeps: bool, now: datetime) -> EntryRecord | None:
-    if entry.kind == EntryKind.STEP and entry.status == EntryStatus.FAILED and entry.next_attempt_at is not None:
+    is_waiting = entry.kind == EntryKind.STEP and entry.status in (EntryStatus.FAILED, EntryStatus.UNKNOWN)
+    if is_waiting and entry.next_attempt_at is not None:
         return replace(entry, next_attempt_at=None)
     if entry.is_compensable and entry.data["rollback"].get("retry_at"):
         return replace(entry, data={**entry.data, "rollback": {**entry.data["rollback"], "retry_at": None}})
@@ -115,7 +117,12 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False, interrupt: 
 
     With `interrupt`, the attempts of steps that run are abandoned, so that the next operation comes soon. Without a
     `reason` argument, the acting operator's reason is recorded with the run.
+
+    An end at once calls the `on_end` of the workflow. A process that does not have its code leaves the end to a worker.
+    Raises EndRefusedError if the function fails.
     """
+    from durable.store.ends import hands_over  # what ends runs: processes that end none do without
+
     check_reason(reason)
 
     def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
@@ -129,9 +136,12 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False, interrupt: 
             if interrupt:
                 abandoned.extend(at.store.ask_activities(run, "", now, abandon=True))
             return RunChange(run=transitions.cancel_requested(run, request=request, reason=reason))
-        if rollback and any(entry.is_compensable for entry in entries()):
+        if rollback and any(map(may_need_undoing, entries())):
             summary = Summary(SummaryKind.COMPENSATING)
             patch = transitions.cancelled_with_rollback(run, now=now, reason=reason, summary=summary)
+        elif hands_over(at.store, run.workflow):
+            summary = Summary(SummaryKind.CANCELLING, reason=reason[:_SUMMARY])
+            patch = transitions.cancel_handed_over(run, now=now, reason=reason, summary=summary)
         else:
             ended = Summary(SummaryKind.CANCELLED, reason=reason[:_SUMMARY]) if reason else ""
             patch = transitions.cancelled_at_once(run, now=now, reason=reason, summary=ended)
@@ -190,7 +200,8 @@ def _ask(run_id: str, action: str, location: str, *, stack: bool = False, abando
 
 
 def recover(run_id: str) -> None:
-    """Continue a failed run: the failed operation is tried again, and compensated steps are executed again.
+    """Continue a failed run: the failed operation is tried again, and compensated steps are executed again. Of an open
+    run, try the held steps again; `verify` is asked first about those of which nobody knows whether they were done.
 
     Children that made it fail are recovered with it, in the same transaction; cancelled ones are started anew. If more
     than a hundred children of a map have failed, the run's next pass recovers the others in batches.
@@ -200,6 +211,8 @@ def recover(run_id: str) -> None:
     def change(each: str, decide: Decide, is_consequence: bool) -> None:
         def decided(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
             _check_not_its_children(at, run)
+            if run.state in ALLOWED["settle"] and (again := tried_again(run, entries(), at.now())) is not None:
+                return again
             check_state(run, "recover", ALLOWED["recover"])
             return decide(run, entries)
 
@@ -229,7 +242,9 @@ def _check_not_its_children(at: Runtime, run: RunRecord) -> None:
             "the run, or with a bulk over REST that has children_of"
         )
     )
-    command = f"`durable recover --children-of {shlex.quote(run.id)}`"
+    from shlex import quote  # for this alone, and django.setup() imports this module
+
+    command = f"`durable recover --children-of {quote(run.id)}`"
     problem = Sentence(text, run=run.id, number=len(failed), command=command)
     raise InvalidTransitionError(run.state, ALLOWED["recover"], "recover", run.id, problem=problem)
 

@@ -16,7 +16,7 @@ from durable.core.errors import (
     StartRefusedError,
 )
 from durable.core.ids import MAX_ID, new_id
-from durable.core.location import escape
+from durable.core.messages import check_queue_of_send
 from durable.core.places import of_message, of_start
 from durable.core.records import (
     ENDED,
@@ -30,6 +30,7 @@ from durable.core.records import (
     RunState,
 )
 from durable.core.words import Sentence, gettext_noop
+from durable.instrumentation.observers import observe_verb
 from durable.notifier import redis_clients
 from durable.operations import audit
 from durable.operations.audit import ActorScope, Attribution, audited
@@ -76,6 +77,11 @@ def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = Non
 
 
 def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> Sent:
+    with observe_verb(action, queue, [run_id]):
+        return _attributed(action, run_id, queue, body, idempotency_id)
+
+
+def _attributed(action: str, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> Sent:
     at = runtime.current()
     if audit.acting() is None:  # the application's own traffic, which is not logged
         message = _message(at, run_id, queue, body, idempotency_id)
@@ -93,7 +99,7 @@ def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str |
 def _message(at: Runtime, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> OutgoingMessage:
     if idempotency_id is None:
         require_step(f'sending to "{queue}"', "use ctx.queue.send(queue, body, to=...), or give the message an id")
-    escape(queue)
+    check_queue_of_send(queue)
     message_id = new_id()
     return OutgoingMessage(
         id=message_id,
@@ -315,7 +321,10 @@ def start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> S
     """
     assert request.key is not None
     try:
-        return _start_or_send(request, call, queue, body)
+        with observe_verb("start_or_send", request.workflow) as verb:
+            started = _start_or_send(request, call, queue, body)
+            verb.runs = [started.id]
+            return started
     except StartRefusedError as refusal:  # what `start` had recorded was rolled back
         note_refused(runtime.current(), refusal)
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.ids import MAX_ID
@@ -44,6 +44,10 @@ class Option:
     def is_required(self) -> bool:
         """Whether it has to be given."""
         return self.default is UNSET
+
+    def is_said(self, value: Any) -> bool:
+        """Return whether this value says something; an empty one does not."""
+        return value is not self.default and bool(value)
 
     @property
     def shell_help(self) -> str:
@@ -94,7 +98,7 @@ class Decimal(Option):
 class OneOf(Option):
     """One of the keys of `words`, whose values are the labels on a page; "" labels the choice of none."""
 
-    words: Mapping[str, StrPromise | str]
+    words: Mapping[str, StrPromise | str] = field(hash=False)
 
     @property
     def values(self) -> list[str]:
@@ -115,6 +119,15 @@ class Deadline(Option):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags(Option):
     """Tags of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Json(Option):
+    """Any value of JSON, null too; its default marks that none was given."""
+
+    def is_said(self, value: Any) -> bool:
+        """Return whether a value is given."""
+        return value is not self.default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

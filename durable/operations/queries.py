@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from durable import runtime
+from durable.conf import conf
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunCancelledError, RunFailedError, RunNotFoundError
-from durable.core.location import awaited_queues
+from durable.core.location import awaited_queues, value_name
 from durable.core.mistakes import has_stopped
+from durable.core.outcomes import HeldStep, held_steps
 from durable.core.places import Place, with_values
-from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, RunRecord, RunState
-from durable.operations.common import Waiting, await_for, describe_state, wait_for, waiting
+from durable.core.records import ENDED, LINK_INTERNAL, EntryKind, EntryRecord, EntryStatus, RunRecord, RunState, Status
+from durable.core.summary import is_held
+from durable.operations.common import Waiting, await_for, describe_state, run_sync, wait_for, waiting
 
 if TYPE_CHECKING:
     from durable.models import Run
@@ -33,6 +37,8 @@ class RunInfo:
     - `wake_at`: when the run continues by itself; None if it does not, and while a worker has it.
     - `waiting_for`: the message queues that the run waits for, [] for any; None if it waits for no message.
     - `created_at`, `started_at`, `finished_at`: aware times; the last two are None until they happen.
+    - `status`: what the run's author lets it say: `text`, `done`, `of`, `eta` and `at`; None if it has said nothing.
+    - `held`: the steps that wait for a person; `handle.settle` settles them. Empty while a worker has the run.
     - `parent_id`: the run whose step started it. `replay_of_id`: the run that it repeats. None if there is none.
     """
 
@@ -50,6 +56,8 @@ class RunInfo:
     parent_id: str | None
     replay_of_id: str | None
     is_mistake: bool = False
+    held: tuple[HeldStep, ...] = ()
+    status: Status | None = None
     _output: str | None = field(repr=False)
 
     @property
@@ -63,10 +71,18 @@ class RunInfo:
         return runtime.current().decode(self._output, Place(self.id, "output"))
 
     @classmethod
-    def of(cls, row: Run | RunRecord, *, summary: str | None = None) -> Self:
+    def of(
+        cls,
+        row: Run | RunRecord,
+        *,
+        summary: str | None = None,
+        held: tuple[HeldStep, ...] = (),
+        status: Status | None = None,
+    ) -> Self:
         """Return the snapshot of a row that was already read, a `durable.models.Run`; no query.
 
         `summary` replaces the row's text, which lacks the number of children still to be cancelled; None keeps it.
+        `held` are the steps that wait for a person, and `status` is what the run says, which the row lacks too.
         """
         return cls(
             id=row.id,
@@ -83,6 +99,8 @@ class RunInfo:
             parent_id=row.parent_id,
             replay_of_id=row.replay_of_id,
             is_mistake=has_stopped(row.summary),
+            held=held,
+            status=status,
             _output=row.output,
         )
 
@@ -94,11 +112,11 @@ Decode = Callable[[str | None, Place], Any]
 class HistoryEntry:
     """The record of one operation, decoded for reading.
 
-    `data` depends on the kind: a step has "output" and "args"; a loop "iteration", "state" and "output"; a sleep
-    "state" and "deadline"; a message "names", "deadline" and "received", of which a refused message has "refused", the
-    reason; a join and a race "branches", a race also "winner"; a send "queue", "to" and "body"; a version check
-    "resolved" and "latest"; a removed entry "original". `error` is the error of the last failed attempt. Times are
-    aware.
+    `data` depends on the kind: a step has "output" and "args", and "summary" if its call has one; a loop "iteration",
+    "state" and "output"; a sleep "state" and "deadline"; a message "names", "deadline" and "received", of which a
+    refused message has "refused", the reason; a join and a race "branches", a race also "winner"; a send "queue", "to"
+    and "body"; a published value "output"; a version check "resolved" and "latest"; a removed entry "original"; a link
+    "verify" and "expires_at". `error` is the error of the last failed attempt. Times are aware.
     """
 
     location: str
@@ -124,6 +142,8 @@ def decode_entry(run_id: str, entry: EntryRecord, decode: Decode) -> HistoryEntr
         data["body"] = arguments
     if entry.kind in _WITH_OUTPUT:
         data["output"] = output
+    if entry.kind == EntryKind.LINK:
+        data = {name: value for name, value in data.items() if name not in LINK_INTERNAL}
     if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
         data["branches"] = {name: _with_error(each) for name, each in data.get("branches", {}).items()}
     return HistoryEntry(
@@ -142,7 +162,7 @@ def decode_entry(run_id: str, entry: EntryRecord, decode: Decode) -> HistoryEntr
     )
 
 
-_WITH_OUTPUT: Final = frozenset({EntryKind.STEP, EntryKind.LOOP, EntryKind.CHILD, EntryKind.MAP})
+_WITH_OUTPUT: Final = frozenset({EntryKind.STEP, EntryKind.LOOP, EntryKind.CHILD, EntryKind.MAP, EntryKind.PUBLISH})
 
 
 def _with_error(branch: dict[str, Any]) -> dict[str, Any]:
@@ -202,8 +222,23 @@ def record(run_id: str) -> RunRecord:
     """Return the run's record. Raises RunNotFoundError."""
     found = runtime.current().store.get(_checked(run_id))
     if found is None:
-        raise RunNotFoundError(run_id)
+        raise RunNotFoundError(run_id, tick=_tick_without_run(run_id))
     return found
+
+
+def _tick_without_run(run_id: str) -> str:
+    """Return why the tick whose run would have this id has started none; "" if there is no such tick."""
+    name, at, moment = run_id.rpartition("@")
+    if not at or runtime.current().schedules == set():  # a harness without schedules may have no database
+        return ""
+    from durable.models import Tick
+
+    with suppress(ValueError):  # the text is no moment
+        when = datetime.fromisoformat(moment)
+        ticks = Tick.objects.using(conf.DATABASE).filter(schedule__name=name).exclude(outcome=Tick.Outcome.STARTED)
+        if when.tzinfo is not None and (tick := ticks.filter(moment=when).order_by("-number").first()) is not None:
+            return ": ".join(filter(None, (tick.outcome, tick.why)))
+    return ""
 
 
 def _checked(run_id: str) -> str:
@@ -265,25 +300,42 @@ def summary(run_id: str) -> str:
 
 
 def info(run_id: str) -> RunInfo:
-    """Return a RunInfo of the run. One query, and one more for a run that has ended. Raises RunNotFoundError."""
-    run = record(run_id)
-    return _infos({run.id: run})[run.id]
+    """Return a RunInfo of the run. One query, and one more for a run that has ended or waits for a person.
+
+    Raises RunNotFoundError.
+    """
+    found = infos([run_id])
+    return found[run_id] if found else RunInfo.of(record(run_id))  # which raises RunNotFoundError
 
 
 def infos(run_ids: Iterable[str]) -> dict[str, RunInfo]:
     """Return a RunInfo for each of the runs that exists, by id, in the order of `run_ids`.
 
-    One query, and one more if some of them have ended.
+    One query, one more if some of them have ended, and one for each that waits for a person.
     """
     wanted = [_checked(each) for each in run_ids]
-    found = runtime.current().store.get_many(wanted) if wanted else {}
-    return _infos({each: found[each] for each in wanted if each in found})
+    store = runtime.current().store
+    found = store.get_shown(wanted) if wanted else {}
+    runs = {each: found[each] for each in wanted if each in found}
+    ended = [run.id for run, _ in runs.values() if run.state in ENDED]
+    left = store.children_left(ended, _MOST_LEFT) if ended else {}
+    return {
+        each: RunInfo.of(
+            run,
+            summary=_with_left(run, left.get(run.id, 0)),
+            held=held_steps(store.held_steps(run.id)) if _may_be_held(run) else (),
+            status=status,
+        )
+        for each, (run, status) in runs.items()
+    }
 
 
-def _infos(runs: Mapping[str, RunRecord]) -> dict[str, RunInfo]:
-    ended = [run.id for run in runs.values() if run.state in ENDED]
-    left = runtime.current().store.children_left(ended, _MOST_LEFT) if ended else {}
-    return {each: RunInfo.of(run, summary=_with_left(run, left.get(run.id, 0))) for each, run in runs.items()}
+def _may_be_held(run: RunRecord) -> bool:
+    """Return True if a step of the run may wait for a person, as far as the run's row says.
+
+    The summary of a run that is paused or rolling back says something else.
+    """
+    return run.state in (RunState.PAUSED, RunState.ROLLING_BACK) or (run.state not in ENDED and is_held(run.summary))
 
 
 def _with_left(run: RunRecord, left: int) -> str:
@@ -294,6 +346,63 @@ def _with_left(run: RunRecord, left: int) -> str:
         is_one = left == 1 <= _MOST_LEFT
         parts.append(f"{number} of its children {'is' if is_one else 'are'} left to be cancelled")
     return "; ".join(parts)
+
+
+def values(run_id: str) -> dict[str, Any]:
+    """Return the newest published value of each name, in the order of the names' first values.
+
+    One query; raises RunNotFoundError.
+    """
+    at = runtime.current()
+    entries = at.store.published(_checked(run_id))
+    if not entries:
+        record(run_id)
+    newest = {value_name(each.location): each for each in entries}
+    return {name: at.decode(each.output, Place(run_id, "output", each.location)) for name, each in newest.items()}
+
+
+def view(run_id: str, name: str, wait: Duration | None) -> Any:
+    """Return the newest published value of this name, None if there is none. With `wait`, wait for one.
+
+    Raises RunNotFoundError; and TimeoutError if there is none after `wait`, or the run has ended without one.
+    """
+    if wait is None:
+        return next(iter(_view(run_id, name)), None)
+    return wait_for(_waiting_for_value(run_id, name, wait))[0]
+
+
+async def aview(run_id: str, name: str, wait: Duration | None) -> Any:
+    """`view`, from an event loop."""
+    if wait is None:
+        return await run_sync(view, run_id, name, None)
+    return (await await_for(_waiting_for_value(run_id, name, wait)))[0]
+
+
+def _view(run_id: str, name: str) -> list[Any]:
+    """Return the newest value of this name, in a list; [] if there is none."""
+    at = runtime.current()
+    entries = [each for each in at.store.published(_checked(run_id)) if value_name(each.location) == name]
+    if not entries:
+        record(run_id)
+        return []
+    return [at.decode(entries[-1].output, Place(run_id, "output", entries[-1].location))]
+
+
+def _waiting_for_value(run_id: str, name: str, wait: Duration) -> Waiting[list[Any]]:
+    def look() -> list[Any] | None:
+        has_ended = record(run_id).state in ENDED  # before its values: it may publish one and end
+        found = _view(run_id, name)
+        if not found and has_ended:
+            raise TimeoutError(f'run "{run_id}" has ended and has not published "{name}"')
+        return found or None
+
+    problem = f'run "{run_id}" has not published "{name}"'
+    return waiting(look, wait, problem, lambda: describe_state(record(run_id), runtime.current().now()))
+
+
+def status(run_id: str) -> Status | None:
+    """Return the run's status, None if it has set none. Raises RunNotFoundError."""
+    return info(run_id).status
 
 
 def history(run_id: str) -> list[HistoryEntry]:

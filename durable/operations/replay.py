@@ -17,6 +17,7 @@ from durable.core.children.entries import divided, group_of, open_maps, unread_c
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.core.ids import new_id
 from durable.core.location import parent
+from durable.core.outcomes import held_anew
 from durable.core.places import Place
 from durable.core.records import ENDED, EntryKind, EntryRecord, Message, RunChange, RunRecord, RunState, TagChange
 from durable.core.rewind.replay import Replay, nearest
@@ -38,6 +39,7 @@ from durable.operations.replay_plan import (
     refusals_of,
     running_steps,
     starts_again,
+    unsettled_of,
 )
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
@@ -176,6 +178,7 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         family=family_of(at, replay, starts),
         returned=returned,
         messages=messages,
+        unsettled=unsettled_of(replay.history, surveyor.unfinished_steps(), without=kept),
         running=[each for each in surveyor.running_steps(regions) if each != kept] if is_held(run, at.now()) else (),
         hash=hash_of(run, location, mark),
         not_given=not_given,
@@ -437,7 +440,7 @@ def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:
     tags = _tags_of(at, replay)
     at.store.import_history(
         new.id,
-        entries=entries,
+        entries=list(map(held_anew, entries)),
         attempts=attempts,
         messages=messages,
         tags=TagChange(new.created_at, tags) if tags else None,

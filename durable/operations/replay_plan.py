@@ -17,8 +17,10 @@ from typing import Final
 
 from durable.core.children.entries import divided, started_number
 from durable.core.location import is_within, listed
+from durable.core.outcomes import is_unsettled
 from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, RunRecord, RunState
 from durable.core.rewind.replay import Replay
+from durable.core.rewind.rewinding import Rewind
 from durable.core.words import Sentence, gettext_noop
 from durable.store.base import Store
 from durable.store.surveys import Listed, Mark, Survey, mark_of, survey_of
@@ -121,6 +123,34 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unsettled:
+    """The locations of steps of which nobody knows whether they were done, in the order in which they began.
+
+    `gone` are deleted. The others stay: those in branches that have lost their race (`lost`), and `held` ones, which
+    wait for a person, for this or for another reason.
+    """
+
+    gone: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+
+
+def unsettled_of(history: Rewind, steps: Iterable[EntryRecord], *, without: str | None = None) -> Unsettled:
+    """Return the unsettled ones of these steps, after a rewind; the step at `without` has an output given by hand."""
+    gone, lost, held = list[str](), list[str](), list[str]()
+    for each in sorted(steps, key=lambda entry: entry.ordinal):
+        if each.location == without:
+            continue
+        if history.is_gone(each.location):
+            gone += [each.location] if is_unsettled(each) else []
+        elif each.status == EntryStatus.HELD:
+            held.append(each.location)
+        elif is_unsettled(each) and each.status == EntryStatus.UNKNOWN:
+            lost.append(each.location)
+    return Unsettled(gone=tuple(gone), lost=tuple(lost), held=tuple(held))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCounts:
     """The length of each list of a plan. `started_children` is the sum of the numbers in `starts`."""
 
@@ -141,7 +171,8 @@ class Outlook:
     """The basis of a plan: the rewound run, and the effects on its history, inbox and children.
 
     `running` are kept steps that run now; `returned` the first messages that return to the queue, of `messages`.
-    `starts` are the children that are started again. `not_given` says why the output of the target cannot be given by
+    `starts` are the children that are started again. `unsettled` are steps of which nobody knows whether they were
+    done. `not_given` says why the output of the target cannot be given by
     hand.
     """
 
@@ -154,6 +185,7 @@ class Outlook:
     hash: str
     not_given: Sequence[str] = ()
     starts: Sequence[StartsAgain] = ()
+    unsettled: Unsettled = Unsettled()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +256,7 @@ def outlook_of(
     if is_given and not not_given:
         replay.give(None, {}, now)
     returned = replay.pending_again()
+    steps = (each for each in (*replay.history.deleted.values(), *replay.history) if each.kind == EntryKind.STEP)
     return Outlook(
         replay=replay,
         survey=survey_of(replay.history, SHOWN),
@@ -234,6 +267,7 @@ def outlook_of(
         hash=hash_of(replay.run, replay.target, mark_of(entries)),
         not_given=not_given,
         starts=starts,
+        unsettled=unsettled_of(replay.history, steps, without=replay.target if is_given and not not_given else None),
     )
 
 
@@ -259,7 +293,11 @@ def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
         not_compensated=tuple(survey.compensable.first),
         refusals=(*refusals, *of_unread_maps(family)),
         in_place_refusals=(*refusals, *in_place_refusals_of(replay, family, now)),
-        notes=(*filter(None, [of_starts]), *_notes(replay, survey.compensable, family)),
+        notes=(
+            *_of_unsettled(found.unsettled),
+            *filter(None, [of_starts]),
+            *_notes(replay, survey.compensable, family),
+        ),
         starts_note=of_starts,
         counts=PlanCounts(
             removed=survey.deleted.number,
@@ -354,6 +392,24 @@ def _of_starts(starts: Iterable[StartsAgain]) -> str:
     for each in starts:
         numbers[each.workflow] += each.number
     return starts_note(dict(numbers.most_common()))
+
+
+def _of_unsettled(found: Unsettled) -> Iterable[str]:
+    if found.gone:
+        text = (
+            gettext_noop("nobody knows whether {places} was done: it would be done again")
+            if len(found.gone) == 1
+            else gettext_noop("nobody knows whether {places} were done: they would be done again")
+        )
+        yield Sentence(text, places=listed(found.gone))
+    if found.lost:
+        text = gettext_noop(
+            "{places} was begun in a branch that has lost its race, and nobody knows whether it was done: that stays so"
+        )
+        yield Sentence(text, places=listed(found.lost))
+    if found.held:
+        text = gettext_noop("{places} waits for a person, and goes on waiting: settle it in the run that goes on")
+        yield Sentence(text, places=listed(found.held))
 
 
 def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[str]:

@@ -27,6 +27,7 @@ from durable.core.records import ActionRecord, RunRecord
 from durable.core.registry import WorkflowDefinition
 from durable.core.transitions import started
 from durable.declared_limits import check_defined
+from durable.instrumentation.observers import observe_verb
 from durable.operations import audit, start_options
 from durable.operations.audit import Attribution, audited
 from durable.operations.common import (
@@ -176,7 +177,10 @@ def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
     run with another workflow or input has the id, and StartRefusedError if the rate has no room.
     """
     try:
-        return _start(request, calls)
+        with observe_verb("start", request.workflow) as verb:
+            found = _start(request, calls)
+            verb.runs = [each.id for each in found]
+            return found
     except StartRefusedError as refusal:
         note_refused(runtime.current(), refusal)
         raise

@@ -27,7 +27,7 @@ from durable.core.ids import MAX_ID, check_key
 from durable.core.limits.ranks import Ranking, check_share, check_weight, head_start, ranking_of
 from durable.core.limits.rates import RateWant, RefusedStart, rate_wanted
 from durable.core.limits.workflow_limits import WorkflowLimits
-from durable.core.new_runs import How
+from durable.core.new_runs import MAX_KEY, How, Subject
 from durable.core.places import Place
 from durable.core.records import RunRecord, WhenParentEnds
 from durable.core.tags import check_tags
@@ -171,6 +171,7 @@ def _moved(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOption
 
 
 WhenFull = Literal["drop"]
+WhenDeleted = Literal["leave", "cancel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +262,8 @@ class StartOptions:
     share: str | None = None
     weight: float | None = None
     tags: Mapping[str, str] | None = None
+    about: tuple[Subject, ...] = ()
+    when_deleted: WhenDeleted | None = None
 
     def changed(self, **given: Any) -> StartOptions:
         """Return these options, replaced by those of `READ` that are not None. Raises ValueError and TypeError."""
@@ -281,7 +284,22 @@ class StartOptions:
             work_limit=self.work_limit,
             ranking=self.ranking,
             tags=stored_tags(self.tags) if self.tags else None,
+            subjects=self._subjects,
         )
+
+    @property
+    def _subjects(self) -> tuple[Subject, ...]:
+        if self.when_deleted is None:
+            return self.about
+        if not self.about:
+            raise TypeError("using(when_deleted=...) needs about=... too: the instance whose deletion it is about")
+        if self.when_deleted == "leave":
+            return self.about
+        from durable.operations.subjects import follow_deletions  # few processes need it
+
+        for model in {each.model for each in self.about}:
+            follow_deletions(model, is_declared=False)
+        return tuple(replace(each, cancels=True) for each in self.about)
 
     def key_options(self) -> KeyOptions | None:
         """Return the key options of a start. Raises TypeError for options that do not go together."""
@@ -326,6 +344,12 @@ def _work_limit(limit: Duration) -> float:
 def _rate(label: str) -> str:
     rate_wanted(label)
     return label
+
+
+def _about(about: Any) -> tuple[Subject, ...]:
+    from durable.models.subjects import checked_subjects  # few processes need it
+
+    return checked_subjects(about)
 
 
 def _among(name: str, choices: object) -> Callable[[T], T]:
@@ -521,6 +545,27 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         on_shell="a tag of the run, by which it is found; may be given again",
         default=None,
         read=check_tags,
+    ),
+    Text(
+        name="about",
+        shortest=3,
+        longest=255 + 1 + MAX_KEY,
+        label=_("About"),
+        help=_("What the run is about, as app.model:key: shop.order:42."),
+        does="What the run is about, as `app.model:key`: `shop.order:42`.",
+        on_shell="what the run is about: shop.order:42",
+        metavar="MODEL:KEY",
+        default=None,
+        read=_about,
+    ),
+    OneOf(
+        name="when_deleted",
+        words={"": _("the run goes on"), "leave": "", "cancel": _("cancel the run")},
+        label=_("When that is deleted"),
+        does="With `about`: `cancel` cancels the run when what it is about is deleted; by default it goes on.",
+        on_shell="with --about: what becomes of the open run when what it is about is deleted; default: leave",
+        default=None,
+        read=_among("when_deleted", WhenDeleted),
     ),
 )
 

@@ -21,8 +21,9 @@ from durable.operations.audit import PERMISSIONS, needed_by
 from durable.operations.bulk_decisions import go_on, stop_here
 from durable.operations.common import check_served
 from durable.operations.lifecycle import abandon, cancel, move, pause, recover, resume, take_stack, wake
-from durable.operations.options import Choice, Flag, Option, Text
+from durable.operations.options import Choice, Flag, Json, Option, Text
 from durable.operations.replay import replay_failed
+from durable.operations.settle import NOTHING, check_answer, settle, settle_held
 from durable.operations.start import restart
 
 if TYPE_CHECKING:
@@ -92,18 +93,37 @@ LOCATION: Final = Text(
 )
 
 
+STEP: Final = Text(
+    name="location",
+    longest=MAX_LOCATION,
+    shortest=1,
+    label=_("Step"),
+    does="Of the step that waits for a person.",
+    on_shell="the step, as durable show names it",
+)
+PLACE: Final = Text(
+    name="place",
+    longest=MAX_LOCATION,
+    does="The steps at this place of a cause only. Empty: those of the cause in the filter, or all that wait.",
+    on_shell="the steps at this place of a cause only (default: those of --cause or --place, or all that wait)",
+    default="",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunVerb(Verb):
     """A verb on a run. `past` follows the number of runs on the command line; "" without a subcommand.
 
     With `makes_run`, `call` takes the new run's id as `as_id`, so that a page posted twice has one effect, and returns
-    the new run.
+    the new run. `call_of_many` and `options_of_many` stand in a bulk for `call` and `options`, if they differ there.
     """
 
     on: Subject = RUN
     past: str = ""
     alias: str = ""
     makes_run: bool = False
+    call_of_many: Callable[..., Any] | None = None
+    options_of_many: tuple[Option, ...] | None = None
     confirm_title: StrPromise | None = None
     confirm_many_title: StrPromise | None = None
 
@@ -126,6 +146,11 @@ class RunVerb(Verb):
         return [each for each in self.options if isinstance(each, Flag)]
 
     @property
+    def takes_answer(self) -> bool:
+        """Whether a page asks for one of three answers, in place of the options."""
+        return STEP in self.options
+
+    @property
     def takes_location(self) -> bool:
         """Whether the verb may act on a single step of the run."""
         return LOCATION in self.options
@@ -136,9 +161,20 @@ class RunVerb(Verb):
         return [each for each in self.options if not isinstance(each, Flag) and each is not LOCATION]
 
     @property
+    def of_many(self) -> tuple[Option, ...]:
+        """The options of a bulk."""
+        return self.options if self.options_of_many is None else self.options_of_many
+
+    @property
     def placeholders(self) -> dict[str, str]:
-        """The placeholders of the required options in a command."""
-        return {each.name: each.name.upper() for each in self.options if each.is_required}
+        """The placeholders of options in a command: of the required ones, and of a value of JSON."""
+        wanted = [each for each in self.options if each is not STEP and (each.is_required or isinstance(each, Json))]
+        return {each.name: each.metavar or each.name.upper() for each in wanted}
+
+    @property
+    def arguments(self) -> list[str]:
+        """The placeholders behind the run's id in a command."""
+        return ["LOCATION"] if STEP in self.options else []
 
     def ticked(self, given: Mapping[str, Any]) -> dict[str, bool]:
         """Return the flags that are ticked in a submitted form, as arguments of `call`."""
@@ -148,6 +184,31 @@ class RunVerb(Verb):
     def permission(self) -> str:
         """The permission of the app durable that the verb needs."""
         return PERMISSIONS[self.action]
+
+
+#: One of these is said: the answer of the person who knows.
+_ANSWERS: Final = (
+    Json(
+        name="done",
+        label=_("Result (JSON)"),
+        help=_('What the step has returned or would have. For example {"id": 7}, "r-1" or null. Empty is null.'),
+        does="It was done: its result, as the step would have returned it.",
+        on_shell="it was done: its result, as the step would have returned it",
+        metavar="JSON",
+        default=NOTHING,
+    ),
+    Flag(
+        name="not_done",
+        label=_("It was not done: try it again"),
+        does="It was not done: it is tried again.",
+        default=False,
+    ),
+    Flag(name="fail", label=_("Fail the step"), does="The step fails.", default=False),
+)
+
+
+def _one_answer(*, location: str = "", place: str = "", **answers: Any) -> None:  # noqa: ARG001  # where, not what
+    check_answer(**answers)
 
 
 #: In the order in which the command line has them.
@@ -160,13 +221,45 @@ _ALL: Final = (
         call=recover,
         title=_("Recover"),
         does=_(
-            "What made the run fail is tried again, with all its attempts, and the run goes on from there. What had "
-            "succeeded is not done again; what was compensated is."
+            "What failed, or waits for a person, is tried again with all its attempts, and the run goes on from there. "
+            "What had succeeded is not done again; what was compensated is."
         ),
-        done=_("It goes on: what failed is tried again."),
-        over_rest="Continue a failed run: what made it fail is tried again. {needs}",
-        help="Continue failed runs: what made them fail is tried again. `retry` is an alias.",
+        done=_("It goes on: what failed or waited for a person is tried again."),
+        over_rest=(
+            "Continue a failed run: what made it fail is tried again. {needs}\n\n"
+            "Of an open run, the steps that wait for a person are tried again; `verify` is asked first about those of\n"
+            "which nobody knows whether they were done."
+        ),
+        help=(
+            "Continue failed runs: what made them fail is tried again; of open runs, what waits for a person. `retry` is an "
+            "alias."
+        ),
         past="recovered",
+    ),
+    RunVerb(
+        action="settle",
+        word="settle",
+        command="settle",
+        call=settle,
+        call_of_many=settle_held,
+        is_grave=True,
+        title=_("Settle"),
+        confirm_title=_("Settle the step"),
+        confirm_many_title=_("Settle the steps"),
+        does=_(
+            "A step of the run waits for a person. If it was done, give its result, and the run goes on with that. If it "
+            "was not, it is tried again. Or the step fails. An answer cannot be taken back."
+        ),
+        done=_("The step is settled, and the run goes on."),
+        over_rest=(
+            "Settle a step that waits for a person: it was done, it was not, or it fails. {needs}\n\n"
+            "Give one of `done`, `not_done` and `fail`. 409 if the step does not wait for a person."
+        ),
+        help="Settle steps that wait for a person: they were done, they were not, or they fail.",
+        past="settled",
+        options=(STEP, *_ANSWERS),
+        options_of_many=(PLACE, *_ANSWERS),
+        check=_one_answer,
     ),
     RunVerb(
         action="cancel",
@@ -401,4 +494,4 @@ _ALL: Final = (
 )
 RUN_VERBS: Final = {each.action: each for each in _ALL}
 #: The verbs that can be applied to many runs at once, as pages offer them.
-BULK_ACTIONS: Final = ("recover", "replay", "wake", "pause", "resume", "cancel", "move")
+BULK_ACTIONS: Final = ("recover", "settle", "replay", "wake", "pause", "resume", "cancel", "move")

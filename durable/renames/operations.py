@@ -25,7 +25,7 @@ from durable.core.ids import MAX_ID, check_queue
 from durable.core.location import MAX_LOCATION
 from durable.core.names.recorded_names import Move
 from durable.core.names.renames import Alias, Aliases, AliasKind, Rename, check_pattern
-from durable.core.own_runs import INTERNAL
+from durable.core.registry import INTERNAL
 
 
 class _Renaming(Operation):

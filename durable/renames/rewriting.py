@@ -40,6 +40,7 @@ from durable.models import (
     ChildGroup,
     Entry,
     Failure,
+    Link,
     LogLine,
     QueueMessage,
     RenamedName,
@@ -141,6 +142,8 @@ def renamed_data(data: dict[str, Any], renaming: Renaming) -> dict[str, Any]:
             else each
             for name, each in data["branches"].items()
         }
+    if "link" in data:
+        changed["link"] = renaming.of(data["link"])
     if "received" in data:
         changed["received"] = [
             {**each, "completed_in": renaming.of(each["completed_in"])} if each.get("completed_in") else each
@@ -348,6 +351,7 @@ _COLUMNS: Final[tuple[tuple[type[Model], str, str], ...]] = (
     (Reservation, "run", "location"),
     (Activity, "run", "location"),
     (QueueMessage, "run", "received_by"),
+    (Link, "run", "location"),
     (Child, "parent", "location"),
     (Child, "parent", "group"),
     (ChildGroup, "parent", "location"),
@@ -599,6 +603,8 @@ class _Rewriting:
 
     def _has_failed_here(self, run_id: str) -> bool:
         """Return whether all failed operations of the rewritten run have the new name."""
-        failed = Q(status__in=(EntryStatus.FAILED, EntryStatus.EXHAUSTED)) | Q(rollback_error__isnull=False)
+        failed = Q(status__in=(EntryStatus.FAILED, EntryStatus.UNKNOWN, EntryStatus.HELD, EntryStatus.EXHAUSTED)) | Q(
+            rollback_error__isnull=False
+        )
         found = Entry.objects.using(self.alias).few_of(run_id, failed).values_list("location", flat=True)
         return all(map(self.renaming.is_new, found))

@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from durable.core.divergences import BLOCK, Divergence, DivergenceKind, OperationAt
-from durable.core.location import general_location, join, parent, unescape
+from durable.core.location import general_location, join, parent, unescape, value_name
 from durable.core.records import EntryKind
 
 _CALLS: Final = {
@@ -24,6 +24,8 @@ _CALLS: Final = {
     EntryKind.CHILD: 'ctx.child("{name}", ...)',
     EntryKind.MAP: 'ctx.map("{name}", ...)',
     EntryKind.TAG: "ctx.tag(...)",
+    EntryKind.LINK: 'ctx.link("{name}", ...)',
+    EntryKind.PUBLISH: 'ctx.publish("{name}", ...)',
     EntryKind.VERSION_CHECK: 'ctx.get_version("{name}", ...)',
     EntryKind.REMOVED: 'ctx.removed("{name}", ...)',
     BLOCK: 'ctx.try_block("{name}", ...)',
@@ -40,6 +42,7 @@ _RENAMED: Final = frozenset(
         EntryKind.ROLLBACK_CHECKPOINT,
         EntryKind.CHILD,
         EntryKind.MAP,
+        EntryKind.LINK,
         BLOCK,
     }
 )
@@ -185,6 +188,8 @@ def _listed(lines: tuple[str, ...]) -> str:
 
 
 def _name(operation: OperationAt) -> str:
+    if operation.kind == EntryKind.PUBLISH:
+        return value_name(operation.location)
     return unescape(operation.location.rpartition("/")[2])
 
 

@@ -102,6 +102,30 @@ def sampled_runs(workflows: Collection[str], number: int) -> tuple[int, list[str
     return len(found), list(chosen)
 
 
+def one_of_each_path(workflows: Collection[str]) -> Iterator[str]:
+    """Yield the ids of one run of each workflow, state and path through the code: the newest one.
+
+    Of ended runs, only the newest of each workflow and state are considered. Without `workflows`: of all.
+    """
+    for workflow in workflows or workflows_with_runs():
+        for state in RunState:
+            known: set[bytes] = set()
+            for page in _paged(_newest(workflow, state)):
+                paths = _paths(page)
+                for run_id in page:
+                    if paths[run_id].path not in known:
+                        known.add(paths[run_id].path)
+                        yield run_id
+
+
+def _newest(workflow: str, state: RunState) -> list[str]:
+    if state in ENDED:
+        return [each.run_id for each in _ended(workflow, _WIDTH, [state])]
+    with snapshot(conf.DATABASE):
+        runs = Run.objects.using(conf.DATABASE).filter(workflow=workflow, state=state.value)
+        return list(runs.order_by("-created_at", "-id").values_list("id", flat=True))
+
+
 @dataclass(frozen=True, slots=True)
 class _Ended:
     run_id: str
@@ -110,9 +134,9 @@ class _Ended:
     finished_at: datetime
 
 
-def _ended(workflow: str, width: int) -> Iterator[_Ended]:
+def _ended(workflow: str, width: int, states: Collection[RunState] = ENDED) -> Iterator[_Ended]:
     """Yield the newest ended runs of a workflow, of each state."""
-    for state in sorted(ENDED):
+    for state in sorted(states):
         runs = Run.objects.using(conf.DATABASE).ended_in(state.value).filter(workflow=workflow)
         with snapshot(conf.DATABASE):
             rows = list(runs.order_by("-finished_at", "-id").values_list("id", "finished_at")[:width])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
+from durable.core.new_runs import Subject
 from durable.core.records import (
     ActionRecord,
     Activity,
@@ -29,12 +30,15 @@ from durable.core.records import (
     HoldKind,
     KeyedSend,
     KeyRecord,
+    LinkRecord,
     Member,
     Message,
     OutgoingMessage,
     RunChange,
     RunRecord,
     SavedDetails,
+    Status,
+    StatusRecord,
     TagChange,
 )
 from durable.core.time_limits import History, RunLimits
@@ -187,6 +191,18 @@ class Store(Protocol):
     def followed_by(self, run_id: str) -> str | None:
         """Return the newest run that has taken over this run's unreceived messages; None if there is none."""
 
+    # -- functions to call at ends
+
+    def declare_ends(self, workflows: Sequence[str], gone: Sequence[str] = ()) -> None:
+        """Record that these workflows have an `on_end`, and that those `gone` have none.
+
+        Where the database itself cancels a child of such a workflow, it leaves the end to a worker.
+        """
+
+    def calls_at_end(self, workflow: str) -> bool:
+        """Return whether the workflow is recorded as one with an `on_end`; one query."""
+        ...
+
     # -- ranks
 
     def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
@@ -200,6 +216,18 @@ class Store(Protocol):
         With `at_start`, the tags given when the runs were started.
         """
 
+    # -- subjects
+
+    def subjects(self, run_ids: Sequence[str]) -> dict[str, list[Subject]]:
+        """Return what the runs are about, by run, without runs that are about nothing; one query."""
+
+    def to_cancel(self, model: str, keys: Sequence[str]) -> dict[str, list[str]]:
+        """Return the ids of the open runs that are cancelled when one of these instances is deleted, by its key, oldest
+        first; instances without such runs are left out. One query.
+
+        `model` is the label of the concrete model, `keys` are primary keys as text.
+        """
+
     # -- reading
 
     def get(self, run_id: str) -> RunRecord | None:
@@ -208,14 +236,37 @@ class Store(Protocol):
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
         """Return the rows of those runs that exist, by id; one query."""
 
+    def get_shown(self, run_ids: Sequence[str]) -> dict[str, tuple[RunRecord, Status | None]]:
+        """Return the rows of those runs that exist, each with the run's status, by id; one query."""
+
+    def statuses(self, run_ids: Sequence[str]) -> dict[str, Status]:
+        """Return the statuses of those runs that have set one, by id; one query."""
+
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
         """Return the states of those runs that exist, by id; one query."""
 
     def history(self, run_id: str) -> list[EntryRecord]:
         """Return the run's entries by ordinal; one query."""
 
+    def published(self, run_id: str) -> list[EntryRecord]:
+        """Return the run's entries of published values, in order; one query."""
+        ...
+
+    def held_steps(self, run_id: str) -> list[EntryRecord]:
+        """Return the run's steps that wait for a person; one query."""
+
+    def held_among(self, run_ids: Sequence[str]) -> set[str]:
+        """Return those of these runs that are open and have a step that waits for a person; one query."""
+        ...
+
     def limits(self, run_id: str) -> RunLimits | None:
         """Return the run's limits; None if it was started without any."""
+
+    def put_in_doubt(self, since: datetime, most: int) -> int:
+        """Mark up to `most` open runs as in doubt since then, and return how many; 0 when all are.
+
+        Each counts as having a history from then on, so that its first pass loads the mark too. One transaction.
+        """
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
         """Return the failed attempts of the run's steps, oldest first."""
@@ -266,8 +317,9 @@ class Store(Protocol):
         for the audit log. If `decide` raises, the error is raised and nothing is changed. The run's `change_seq` is
         raised unless the change sets it. A change from "failed" to another state closes the run's failure. A change
         that lets an ended run continue renews its limits and gives its key back. A run that is moved to another queue
-        gets a rank there. Raises RunNotFoundError, and KeyConflictError if another open run has that key. Without
-        `wait`, raises `RowsLocked` if another transaction has locked the row.
+        gets a rank there. A change that ends the run calls the `on_end` of its workflow, in the same transaction, and
+        raises EndRefusedError if that fails. Raises RunNotFoundError, and KeyConflictError if another open run has that
+        key. Without `wait`, raises `RowsLocked` if another transaction has locked the row.
         """
 
     def import_history(
@@ -378,6 +430,18 @@ class Store(Protocol):
     def learn_queues(self) -> None:
         """Read the renames of queues into this process, and no others; one statement."""
 
+    def link(self, token_hash: str) -> LinkRecord | None:
+        """Return the link whose token has this hash; None if there is none, or its run was deleted."""
+
+    def links(self, run_id: str) -> list[LinkRecord]:
+        """Return the links of a run, in the order in which they were opened."""
+
+    def is_link_open(self, link: LinkRecord) -> bool:
+        """Return whether the run's history has the entry of this link: a replay in place may have deleted it."""
+
+    def use_link(self, link: LinkRecord, message_id: str, now: datetime) -> None:
+        """Note that an answer has come by this link. The caller has locked the run's row."""
+
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""
 
@@ -434,21 +498,26 @@ class Store(Protocol):
         """
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
-        """Return pending messages in order: of the named queues (of all, if empty), sent strictly before `before`."""
+        """Return pending messages in order: of the named queues, sent strictly before `before`.
+
+        Without names: of all queues but those of links.
+        """
 
     def commit(self, batch: Batch) -> Committed:
         """Write the batch if the run's fence is the batch's; on PostgreSQL one statement, one round trip, one commit.
 
         Rows of runs are locked in one order, the youngest first, including a parent that the commit wakes. So two runs
         that send to each other cannot deadlock, nor can a parent that sends to an ending child. Deleting an entry
-        deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier one of
-        the run. `worked`, `saved` and `forgotten` are written in the same commit, with statements of their own. Raises
-        LeaseLost, and writes nothing, if the run has a newer fence; CommitsLost if a trace of the pass's earlier
-        commits (`batch.witnesses`) is missing: the statement that compares the fence checks for them. Its children are
-        started as `create` starts runs; one that was started before stays as it is. Raises ChildKeyTaken, and writes
-        nothing, if another open run has a child's key; ChildIdTaken if a child's id is taken by a run that is not this
-        run's child. Changes of groups are written last, with statements of their own; the groups' tallies are locked
-        first.
+        deletes its attempts. Messages are received first, then returned. A status is written unless a later one is
+        stored, which the lease manager has written. The batch's failure replaces an earlier one of the run. `worked`,
+        `saved` and `forgotten` are written in the same commit, with statements of their own. Raises LeaseLost, and
+        writes nothing, if the run has a newer fence; CommitsLost if a trace of the pass's earlier commits
+        (`batch.witnesses`) is missing: the statement that compares the fence checks for them. Its children are started
+        as `create` starts runs; one that was started before stays as it is. Raises ChildKeyTaken, and writes nothing,
+        if another open run has a child's key; ChildIdTaken if a child's id is taken by a run that is not this run's
+        child. For `batch.ended`, the `on_end` of its workflow is called in the same transaction; raises
+        EndRefusedError, and writes nothing, if that fails. Changes of groups are written last, with statements of their
+        own; the groups' tallies are locked first.
         """
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
@@ -573,6 +642,13 @@ class Store(Protocol):
         raises `RowsLocked`, and writes nothing, if one of the rows is locked.
         """
 
+    def show(self, statuses: Sequence[StatusRecord]) -> None:
+        """Write the statuses of runs, unless a later one is stored.
+
+        They are not written for a run whose lease is no longer held under their fence. Does not wait long for locks:
+        raises `RowsLocked`, and writes nothing, if one of the rows is locked.
+        """
+
     def ask_activities(
         self, run: RunRecord, location: str, now: datetime, *, stack: bool = False, abandon: bool = False
     ) -> list[str]:
@@ -626,11 +702,12 @@ class Store(Protocol):
 def inherited(store: Store, run_id: str, now: datetime) -> dict[str, Any]:
     """Return what a new run has of the run that it replaces, by column of `NewRun`.
 
-    These are its limits, counted from now, its rank, and the tags that its start gave.
+    These are its limits, counted from now, its rank, the tags that its start gave, and what it is about.
     """
     limits = store.limits(run_id)
     return {
         "limits": None if limits is None else limits.renewed(now),
         "ranking": store.rankings([run_id]).get(run_id),
         "tags": store.tags([run_id], at_start=True).get(run_id),
+        "subjects": store.subjects([run_id]).get(run_id, ()),
     }

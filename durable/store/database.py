@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef
+from django.db.models import Count, Exists, OuterRef, Q
 
 from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
-from durable.core.new_runs import key_of
+from durable.core.new_runs import LOADED, Subject, key_of
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -31,19 +31,27 @@ from durable.core.records import (
     ChildRecord,
     ChildStart,
     Committed,
+    DoubtOver,
     EntryKind,
     EntryRecord,
+    EntryStatus,
     FailureRecord,
     GroupChange,
+    HeldOver,
     HoldKind,
     KeyedSend,
     KeyRecord,
+    LinkClosed,
+    LinkOpened,
+    LinkRecord,
     Message,
     RunChange,
     RunRecord,
     RunState,
     SavedDetails,
     SavesForgotten,
+    Status,
+    StatusRecord,
     TagChange,
 )
 from durable.core.records import Hold as HoldRecord
@@ -63,17 +71,21 @@ from durable.models import (
     QueueMessage,
     Run,
     RunLimit,
+    RunStatus,
+    WorkflowEnd,
 )
 from durable.models.renames import learn_names, learn_queues
+from durable.store import ends
 from durable.store.base import ChildIdTaken, ChildKeyTaken
 from durable.store.rules import families, lines, row_rules
 from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
-from durable.store.tables import activities, keys, ranks, slots, surveys
+from durable.store.tables import activities, keys, links, ranks, slots, surveys
+from durable.store.tables import subjects as side_subjects
 from durable.store.tables import tags as side_tags
 from durable.store.tables.families import DatabaseFamilies
 from durable.store.tables.rates import DatabaseRates
-from durable.store.tables.rows import ATTEMPT, CHILD, ENTRY, MESSAGE, METADATA
+from durable.store.tables.rows import ATTEMPT, CHILD, ENTRY, ENTRY_LOOKUPS, MESSAGE, METADATA, RUN
 from durable.store.tables.surveys import RowSurveyor
 from durable.store.transactions import RowsLocked, committed_or_raised
 
@@ -150,12 +162,15 @@ class DatabaseStore(RateStore, FamilyStore):
         first = {run.id: run for run in reversed(runs)}
         ranked = ranks.with_ranking(first[run_id] for run_id in dict.fromkeys(run.id for run in runs))
         tagged = side_tags.with_tags(first.values())
-        with transaction.atomic(using=self.alias) if ranked or tagged else nullcontext():
+        about = side_subjects.with_subjects(first.values())
+        with transaction.atomic(using=self.alias) if ranked or tagged or about else nullcontext():
             taken, held = self._insert([first[run_id] for run_id in sorted(first)])
             for ranking, group in ranks.grouped([run for run in ranked if run.id not in taken]):
                 self._rank(group, ranking, max(run.created_at for run in group))  # of many, each has its own
             if tagged:
                 side_tags.put(self.alias, [run for run in tagged if run.id not in taken])
+            if about:
+                side_subjects.put(self.alias, [run for run in about if run.id not in taken])
         new = first.keys() - taken.keys()
         for run_id, summary in held.items():
             first[run_id] = self._as_held(first[run_id], summary)
@@ -190,6 +205,10 @@ class DatabaseStore(RateStore, FamilyStore):
             self._write_change(run, after, change)
             if row_rules.is_failure_over(run, after):
                 Failure.objects.using(self.alias).filter(run_id=run_id).update(is_open=False)
+            if change.is_status_over:
+                RunStatus.objects.using(self.alias).filter(run_id=run_id).delete()
+            if change.is_held_over:
+                Failure.held_no_more(self.alias, run_id)
             if row_rules.is_reopened(run, after):
                 keys.open_again(self.alias, run_id)
                 self._renew_limits(run_id, after)
@@ -216,7 +235,25 @@ class DatabaseStore(RateStore, FamilyStore):
                 QueueMessage.objects.using(self.alias).filter(run_id=run_id, id__in=change.retracted).delete()
             if change.action is not None:
                 self.log([change.action])
+            if row_rules.has_ended(run, after) and (function := ends.function_of(run.workflow)) is not None:
+                ends.call(self.alias, function, row_rules.copied(after))
             return row_rules.copied(after)
+
+    def commit(self, batch: Batch) -> Committed:
+        if batch.ended is None:
+            return self._commit(batch)
+        with committed_or_raised(self.alias):
+            committed = self._commit(batch)
+            if (function := ends.function_of(batch.ended.workflow)) is not None:
+                ends.call(self.alias, function, batch.ended)
+        return committed
+
+    @abstractmethod
+    def _commit(self, batch: Batch) -> Committed: ...
+
+    @abstractmethod
+    def _show_committed(self, status: StatusRecord) -> None:
+        """Write the status of a commit, in its transaction, unless a later one is stored."""
 
     def _change_groups(self, batch: Batch, committed: Committed) -> Committed:
         """Write what a commit changes of groups of children; locks the tallies, and then the run's row."""
@@ -372,8 +409,18 @@ class DatabaseStore(RateStore, FamilyStore):
             activities.put_saves(self.alias, saved)
         for change in batch.of(TagChange):
             side_tags.change(self.alias, batch.run_id, change)
+        if batch.status is not None:
+            self._show_committed(batch.status)
+        if batch.of(DoubtOver):
+            RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(in_doubt=None)
+        if batch.of(HeldOver):
+            Failure.held_no_more(self.alias, batch.run_id)
         if forgotten := batch.of(SavesForgotten):
             activities.forget_saves(self.alias, batch.run_id, [each.location for each in forgotten])
+        if opened := batch.of(LinkOpened):
+            links.open_links(self.alias, batch.run_id, opened, batch.now)
+        if closed := batch.of(LinkClosed):
+            links.close_links(self.alias, batch.run_id, closed, batch.now)
 
     @abstractmethod
     def acquire(
@@ -504,6 +551,18 @@ class DatabaseStore(RateStore, FamilyStore):
             self._write_change(run, after, change)
             return [row_rules.copied(after)]
 
+    # -- functions to call at ends
+
+    def declare_ends(self, workflows: Sequence[str], gone: Sequence[str] = ()) -> None:
+        rows = WorkflowEnd.objects.using(self.alias)
+        known = set(rows.filter(workflow__in=[*workflows, *gone]).values_list("workflow", flat=True))
+        rows.bulk_create([WorkflowEnd(workflow=each) for each in workflows if each not in known], ignore_conflicts=True)
+        if left := known.intersection(gone):
+            rows.filter(workflow__in=left).delete()
+
+    def calls_at_end(self, workflow: str) -> bool:
+        return WorkflowEnd.objects.using(self.alias).filter(workflow=workflow).exists()
+
     # -- ranks
 
     def _rank(self, runs: Sequence[RunRecord], ranking: Ranking, now: datetime) -> None:
@@ -520,11 +579,31 @@ class DatabaseStore(RateStore, FamilyStore):
     def tags(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
         return side_tags.of_runs(self.alias, run_ids, at_start=at_start) if run_ids else {}
 
+    def subjects(self, run_ids: Sequence[str]) -> dict[str, list[Subject]]:
+        return side_subjects.of_runs(self.alias, run_ids) if run_ids else {}
+
+    def to_cancel(self, model: str, keys: Sequence[str]) -> dict[str, list[str]]:
+        return side_subjects.to_cancel(self.alias, model, keys)
+
     def learn_names(self) -> None:
         learn_names(self.alias)
 
     def learn_queues(self) -> None:
         learn_queues(self.alias)
+
+    # -- links
+
+    def link(self, token_hash: str) -> LinkRecord | None:
+        return links.find(self.alias, token_hash)
+
+    def links(self, run_id: str) -> list[LinkRecord]:
+        return links.of_run(self.alias, run_id)
+
+    def is_link_open(self, link: LinkRecord) -> bool:
+        return links.is_in_history(self.alias, link)
+
+    def use_link(self, link: LinkRecord, message_id: str, now: datetime) -> None:
+        links.use(self.alias, link, message_id, now)
 
     # -- the audit log
 
@@ -555,12 +634,54 @@ class DatabaseStore(RateStore, FamilyStore):
         found = Run.objects.using(self.alias).filter(id__in=run_ids).order_by()
         return dict(found.values_list("id", "state"))
 
+    def statuses(self, run_ids: Sequence[str]) -> dict[str, Status]:
+        found = RunStatus.objects.using(self.alias).filter(run_id__in=list(run_ids)).order_by() if run_ids else ()
+        return {each.run_id: each.status for each in found}
+
+    def get_shown(self, run_ids: Sequence[str]) -> dict[str, tuple[RunRecord, Status | None]]:
+        found = Run.objects.using(self.alias).filter(id__in=list(run_ids)).select_related("shown").order_by()
+        runs = ((each, getattr(each, "shown", None)) for each in found)
+        return {
+            each.id: (RunRecord(**RUN.attributes(each)), None if shown is None else shown.status)
+            for each, shown in runs
+        }
+
     def history(self, run_id: str) -> list[EntryRecord]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
+
+    def published(self, run_id: str) -> list[EntryRecord]:
+        entries = Entry.objects.using(self.alias).filter(run_id=run_id, kind=EntryKind.PUBLISH.value).with_metadata()
+        return [EntryRecord(*row) for row in entries.order_by("ordinal").values_list(*ENTRY_LOOKUPS)]
+
+    def held_steps(self, run_id: str) -> list[EntryRecord]:
+        entries = Entry.objects.using(self.alias).few_of(run_id, Q(status=EntryStatus.HELD.value)).with_metadata()
+        return [EntryRecord(*row) for row in entries.order_by("ordinal").values_list(*ENTRY_LOOKUPS)]
+
+    def held_among(self, run_ids: Sequence[str]) -> set[str]:
+        held = Failure.objects.using(self.alias).filter(run__in=list(run_ids), is_held=True)
+        return set(held.order_by().values_list("run_id", flat=True)) if run_ids else set()
 
     def limits(self, run_id: str) -> RunLimits | None:
         found = RunLimit.objects.using(self.alias).filter(run_id=run_id).first()
         return None if found is None else found.record
+
+    def put_in_doubt(self, since: datetime, most: int) -> int:
+        with transaction.atomic(using=self.alias):
+            left = (
+                Run.objects.using(self.alias)
+                .filter(finished_at__isnull=True)
+                .exclude(limit__in_doubt=since)
+                .order_by("id")
+            )
+            ids = list(left.select_for_update(of=("self",)).values_list("id", flat=True)[:most])
+            RunLimit.objects.using(self.alias).bulk_create(
+                [RunLimit(run_id=each, in_doubt=since) for each in ids],
+                update_conflicts=True,
+                unique_fields=["run"],
+                update_fields=["in_doubt"],
+            )
+            Run.objects.using(self.alias).filter(id__in=ids, fence=0).update(fence=LOADED)  # there is something to load
+        return len(ids)
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
         found = Attempt.objects.using(self.alias).filter(run_id=run_id).order_by("id")

@@ -8,7 +8,7 @@ decide what happens to a run's row: `durable.store.rules.row_rules` does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from django.db.models.functions import Cast, Coalesce, Length
 from durable.core import witnesses
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.limits.slot_records import Admission, SlotWant
+from durable.core.location import LINK_QUEUES
 from durable.core.new_runs import NewRun
 from durable.core.records import (
     ENDED,
@@ -41,6 +42,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
     SavedDetails,
+    StatusRecord,
     Witness,
 )
 from durable.core.time_limits import History, RunLimits
@@ -59,6 +61,7 @@ from durable.models import (
     QueueMessage,
     Run,
     RunLimit,
+    RunStatus,
     StepSave,
 )
 from durable.models.causes import names_of
@@ -71,6 +74,7 @@ from durable.store.tables.rows import (
     ATTEMPT,
     CHILD,
     ENTRY,
+    ENTRY_LOOKUPS,
     FAILURE_NAMES,
     LIMITS,
     MESSAGE,
@@ -79,42 +83,39 @@ from durable.store.tables.rows import (
     OF_SAVED,
     RUN,
     SAVED,
+    STATUS,
     cause_row,
 )
-
-#: The columns of an entry and its metadata in the order of the record's fields.
-_ENTRY_FIELDS: Final = [
-    field.name if field.name in ENTRY.names else f"metadata__{field.name}" for field in fields(EntryRecord)
-]
 
 
 def _limits_column(name: str) -> Any:
     if name in _LIMITS_AT:
         limit = _LIMITS_AT[name]
-        return F(limit) if limit == "deadline" else Cast(limit, TextField())
+        return F(limit) if limit in ("deadline", "in_doubt") else Cast(limit, TextField())
     text = {"kind": OF_LIMITS, "data": "{}"}.get(name)
     return Value(text, output_field=TextField())
 
 
-#: The limits of a run in the form of `_ENTRY_FIELDS`: a time column has the deadline, text columns have the others.
+#: The limits of a run in the form of `ENTRY_LOOKUPS`: time columns have the moments, text columns the lengths.
 _LIMITS_AT: Final = {
     "metadata__created_at": "deadline",
+    "metadata__completed_at": "in_doubt",
     "output": "length",
     "arguments": "work_limit",
     "location": "worked",
 }
-_LIMITS_AS_ENTRY: Final[list[Any]] = [_limits_column(name) for name in _ENTRY_FIELDS]
-_AT_KIND: Final = _ENTRY_FIELDS.index("kind")
+_LIMITS_AS_ENTRY: Final[list[Any]] = [_limits_column(name) for name in ENTRY_LOOKUPS]
+_AT_KIND: Final = ENTRY_LOOKUPS.index("kind")
 
 
 def _limits_of(row: Sequence[Any]) -> RunLimits:
-    found = {limit: row[_ENTRY_FIELDS.index(name)] for name, limit in _LIMITS_AT.items()}
-    deadline = found.pop("deadline")
+    found = {limit: row[ENTRY_LOOKUPS.index(name)] for name, limit in _LIMITS_AT.items()}
+    moments = {name: found.pop(name) for name in ("deadline", "in_doubt")}
     lengths = {name: None if text is None else float(text) for name, text in found.items()}
-    return RunLimits(deadline=deadline, **lengths)  # type: ignore[arg-type]  # `worked` is never None
+    return RunLimits(**moments, **lengths)  # type: ignore[arg-type]  # `worked` is never None
 
 
-#: A step's saved details in the form of `_ENTRY_FIELDS`, in columns of matching types.
+#: A step's saved details in the form of `ENTRY_LOOKUPS`, in columns of matching types.
 _SAVED_AT: Final = {
     "location": "location",
     "ordinal": "fence",
@@ -132,12 +133,12 @@ def _saved_column(name: str) -> Any:
     return Value({"kind": OF_SAVED, "data": "{}"}.get(name), output_field=TextField())
 
 
-_SAVED_AS_ENTRY: Final[list[Any]] = [_saved_column(name) for name in _ENTRY_FIELDS]
+_SAVED_AS_ENTRY: Final[list[Any]] = [_saved_column(name) for name in ENTRY_LOOKUPS]
 
 
 def _saved_of(run_id: str, row: Sequence[Any]) -> SavedDetails:
-    found = {name: row[_ENTRY_FIELDS.index(at)] for at, name in _SAVED_AT.items()}
-    return SavedDetails(run_id=run_id, generation=int(row[_ENTRY_FIELDS.index("arguments")]), **found)
+    found = {name: row[ENTRY_LOOKUPS.index(at)] for at, name in _SAVED_AT.items()}
+    return SavedDetails(run_id=run_id, generation=int(row[ENTRY_LOOKUPS.index("arguments")]), **found)
 
 
 class SQLiteStore(DatabaseStore):
@@ -188,6 +189,7 @@ class SQLiteStore(DatabaseStore):
             and keys.unreceived(self.alias, after.id)
         ):
             raise MessagesLeft
+        Failure.held_no_more(self.alias, after.id)
         slots.note_end(self.alias, after.id)
         rates.forget(self.alias, after.id)
         return families.ended(self._families, after)
@@ -380,7 +382,7 @@ class SQLiteStore(DatabaseStore):
             return claimed
 
     def load(self, run_id: str) -> History:
-        entries = Entry.objects.using(self.alias).with_metadata_of(run_id).order_by().values_list(*_ENTRY_FIELDS)
+        entries = Entry.objects.using(self.alias).with_metadata_of(run_id).order_by().values_list(*ENTRY_LOOKUPS)
         limits = RunLimit.objects.using(self.alias).filter(run_id=run_id).order_by().values_list(*_LIMITS_AS_ENTRY)
         saved = StepSave.objects.using(self.alias).filter(run_id=run_id).order_by().values_list(*_SAVED_AS_ENTRY)
         history = History()
@@ -400,7 +402,7 @@ class SQLiteStore(DatabaseStore):
         long = {run_id for run_id, count, length in weighed if count > most or length > size}
         histories = {run_id: History() for run_id in run_ids if run_id not in long}
         short = Entry.objects.using(self.alias).with_metadata_of(*histories)
-        for run_id, *row in short.values_list("run_id", *_ENTRY_FIELDS):
+        for run_id, *row in short.values_list("run_id", *ENTRY_LOOKUPS):
             histories[run_id].append(EntryRecord(*row))
         for limit in RunLimit.objects.using(self.alias).filter(run_id__in=histories):
             histories[limit.run_id].limits = limit.record
@@ -411,13 +413,12 @@ class SQLiteStore(DatabaseStore):
 
     def inbox(self, run_id: str, names: Sequence[str], limit: int, before: datetime | None) -> list[Message]:
         found = QueueMessage.objects.using(self.alias).filter(run_id=run_id, state=MessageState.PENDING.value)
-        if names:
-            found = found.filter(queue__in=names)
+        found = found.filter(queue__in=names) if names else found.exclude(queue__startswith=LINK_QUEUES)
         if before is not None:
             found = found.filter(sent_at__lt=before)
         return [Message(**row) for row in found.order_by("order")[:limit].values(*MESSAGE.names)]
 
-    def commit(self, batch: Batch) -> Committed:
+    def _commit(self, batch: Batch) -> Committed:
         with self._writing():
             starts, sends = batch.of(ChildStart), batch.of(OutgoingMessage)
             self._take_keys(starts)
@@ -581,6 +582,19 @@ class SQLiteStore(DatabaseStore):
         if begun or ended:
             activities.note(self.alias, begun, ended)
         return (self.requests(watched), activities.asked(self.alias, watched)) if watched else ({}, [])
+
+    def show(self, statuses: Sequence[StatusRecord]) -> None:
+        with self._writing():
+            held = {run.id for run in self._held([(each.run_id, each.fence) for each in statuses])}
+            for each in statuses:
+                if each.run_id in held:
+                    self._show_committed(each)
+
+    def _show_committed(self, status: StatusRecord) -> None:
+        rows = RunStatus.objects.using(self.alias)
+        row, is_new = rows.get_or_create(run_id=status.run_id, defaults=STATUS.attributes(status))
+        if not is_new and (row.fence, row.number) < status.order:
+            rows.filter(run_id=status.run_id).update(**STATUS.attributes(status))
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None) -> Released:
         with self._writing():

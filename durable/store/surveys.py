@@ -92,6 +92,10 @@ class Surveyor(Protocol):
         """Return the locations of the steps outside of these regions with the status "running"."""
         ...
 
+    def unfinished_steps(self) -> list[EntryRecord]:
+        """Return the steps that run, are asked about or wait for a person."""
+        ...
+
     def survey(self, gone: Sequence[Region], *, kept: str | None, most: int) -> Survey:
         """Return the survey of these regions and of the rest, with at most `most` locations of each.
 

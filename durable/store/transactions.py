@@ -64,8 +64,9 @@ def committed_or_raised(using: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def kept_open(using: str) -> Iterator[None]:
-    """Raise CriticalError if the block, an atomic step's function, ends the transaction that is open around it.
+def kept_open(using: str, ended: Exception | None = None) -> Iterator[None]:
+    """Raise `ended` if the block ends the transaction that is open around it; None is the CriticalError of an atomic
+    step's function.
 
     Sends no statement: it checks the connection's state after each statement. A statement that ends the transaction and
     begins another one goes unnoticed.
@@ -77,10 +78,18 @@ def kept_open(using: str) -> Iterator[None]:
             yield
         except Exception as error:
             if ending.has_happened():
-                raise CriticalError(ENDED) from error
+                raise ended or CriticalError(ENDED) from error
             raise
         if ending.has_happened():
-            raise CriticalError(ENDED)
+            raise ended or CriticalError(ENDED)
+
+
+def is_broken(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a statement has failed in the open transaction of PostgreSQL, which then commits nothing."""
+    raw = driver_connection(connection)
+    if raw is None or connection.vendor != "postgresql":
+        return False
+    return bool(getattr(raw, "pgconn", raw).transaction_status == _OPEN[1])
 
 
 class _Ending:

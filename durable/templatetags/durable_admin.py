@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote as url_quote
 
 from django import template
+from django.apps import apps
 from django.conf import settings
 from django.db import connections, transaction
 from django.http import HttpRequest
-from django.template.loader import render_to_string
+from django.template.loader import get_template, render_to_string
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -28,6 +29,7 @@ from durable.core.ids import new_id
 from durable.core.records import ENDED, RunState
 from durable.core.words import safe
 from durable.inspection import humanize
+from durable.inspection.held import waits_for_person
 from durable.inspection.reading import UnreadableError, from_replica, read_alias, reading
 from durable.inspection.undone import is_diverging, is_undone, state_word
 from durable.inspection.wording import (
@@ -109,6 +111,13 @@ def browser_words() -> dict[str, str]:
     """
     others = {"copy_of": gettext("Copy %(text)s") % {"text": "%s"}, "zone": timezone.get_default_timezone_name()}
     return {**humanize.browser_words(), **others}
+
+
+@register.simple_tag
+def is_of_a_theme() -> bool:
+    """Whether the pages stand in the base template of a theme, and not in Django's own."""
+    origin = get_template("admin/base.html").template.origin.name  # type: ignore[attr-defined]  # of Django's backend
+    return not origin.startswith(apps.get_app_config("admin").path)
 
 
 @register.simple_tag
@@ -239,8 +248,14 @@ def state(word: str) -> SafeString:
 
 @register.simple_tag
 def run_state(run: Run) -> SafeString:
-    """A run's state: that of a run whose steps were undone, or that waits for other code, says so."""
-    name = "undone" if is_undone(run) else "diverging" if is_diverging(run) else run.state
+    """A run's state: that of a run whose steps were undone, or that waits for other code or a person, says so."""
+    name = run.state
+    if is_undone(run):
+        name = "undone"
+    elif is_diverging(run):
+        name = "diverging"
+    elif waits_for_person(run):
+        name = "held"
     return _with_shape(name, state_word(run))
 
 

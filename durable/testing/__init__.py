@@ -7,6 +7,7 @@ them. Nothing runs by itself: the test says which pass happens when. Branches ru
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -15,16 +16,18 @@ from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
+from django.http.response import HttpResponse
 
 from durable import guard, operations, runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.clock import to_utc
-from durable.core.current import running_workflow
+from durable.core.current import running_place, running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call, Operation
 from durable.core.errors import ErrorInfo
-from durable.core.records import ENDED, ActionRecord, RunRecord, RunState
+from durable.core.outcomes import HeldStep
+from durable.core.records import ENDED, ActionRecord, EntryRecord, EntryStatus, RunRecord, RunState
 from durable.core.scope import Scope
 from durable.core.time_limits import History
 from durable.definitions import Workflow
@@ -32,13 +35,17 @@ from durable.drivers import loop_threads
 from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.handles import Handle
+from durable.operations import ends
 from durable.operations.schedules.tick import next_due, tick_due
+from durable.operations.settle import NOTHING
 from durable.runtime import Runtime
+from durable.testing.deaths import trials
 from durable.testing.muting import RunsInMemoryError, muted, queries_refused
 from durable.testing.replays import NotDeterministicError, Trace, different, replay
 from durable.testing.stores import (
     InMemoryStore,
     SimulatedCrash,
+    SimulatedDeath,
     When,
     go_on_after_refusals,
     harness_store,
@@ -105,12 +112,14 @@ class Harness(AsyncTwins):
         self._snapshots: dict[str, list[History]] | None = None
         self._replays = 0
         self._advances = 0  # by the test
+        self._is_watched = True  # if the test is; not in `crash_everywhere`, which simulates deaths itself
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store_name = store
         # or the database store, with the same methods
         self._store: InMemoryStore = harness_store(store, self._after_commit)
         self._watching: dict[str, _Eviction] = {}
         self._local: dict[str, Workflow[Any, Any]] = {}
+        self._declared: frozenset[str] = frozenset()
         self._in_force: list[AbstractContextManager[None]] = []
         self._runtime = Runtime(
             store=self._store,
@@ -128,9 +137,11 @@ class Harness(AsyncTwins):
             on_call=self._check_call,
             on_operation=self._note if strict else None,
             on_save=lambda saved: self._store.save_details([saved]),
+            on_status=lambda status: self._store.show([status]),
             find_workflow=self._local.get,
             roll_back_inside=roll_back_inside,
             schedules=set(),
+            chunks=[],
         )
 
     def __enter__(self) -> Self:
@@ -146,9 +157,11 @@ class Harness(AsyncTwins):
         refusing.__enter__()
         self._in_force.append(refusing)
         runtime.activate(self._runtime)
+        trials.enter(self, self._store, is_watched=self._is_watched)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        trials.leave(self, self._end)
         try:
             runtime.deactivate(self._runtime)
         finally:
@@ -323,6 +336,32 @@ class Harness(AsyncTwins):
         return next_due(names) if names else None
 
     def _pass(self, claimed: RunRecord) -> None:
+        self._declared = ends.declare(self._store, known=self._declared)  # a test may define workflows at any time
+        try:
+            self._one_pass(claimed)
+        except SimulatedDeath:
+            if self._watching:  # the process has died, and with it the step around, which executed this pass
+                raise
+            self._take_over(claimed.id)
+
+    def _take_over(self, run_id: str) -> None:
+        """Execute what the next worker does with a run whose worker has died, the retry of a lost attempt included.
+
+        That waits for its backoff, and the clock moves on with it, as it does while a lease expires.
+        """
+        while (run := self._store.get(run_id)) is not None:
+            if run.lease_expires_at is None:
+                lost = [each for each in self._store.load(run_id) if _is_lost(each)]
+                moment = max((each.next_attempt_at for each in lost if each.next_attempt_at), default=self._now)
+                if moment <= self._now:
+                    return
+                self._now = moment
+            again = self._store.claim_run(run_id, now=self._now, lease_until=self._now + _LEASE, worker="harness")
+            if again is None:
+                return
+            self._one_pass(again)
+
+    def _one_pass(self, claimed: RunRecord) -> None:
         try:
             eviction = self._watching[claimed.id] = _Eviction(self._store, claimed.id)
             self._traces[claimed.id] = Trace()
@@ -397,9 +436,64 @@ class Harness(AsyncTwins):
                 "nothing is due, so nothing more will come: advance the clock or send what is waited for"
             )
 
+    def open_link(
+        self, link_url: str, body: bytes | str = b"", headers: Mapping[str, str] | None = None
+    ) -> HttpResponse:
+        """Answer a link as a program outside does, by a POST to its `url`; return the response. Nothing runs yet.
+
+        The view gets the request itself, so the URLs of the project need not include `durable.hooks.urls`.
+        `headers` are by name; without a `Content-Type` the workflow gets bytes.
+        """
+        from durable.hooks.links import answer_in_test
+
+        self._require_force()
+        with running_workflow(None):
+            return answer_in_test(link_url, body, headers or {})
+
+    # -- steps that wait for a person
+
+    def held(self, run_id: str | Handle) -> list[HeldStep]:
+        """Return the steps of the run that wait for a person: `location`, `reason`, `attempt`, `since`, `error`."""
+        self._require_force()
+        return list(operations.held(_id(run_id)))
+
+    def settle_step(
+        self,
+        run_id: str | Handle,
+        location: str,
+        *,
+        done: Any = NOTHING,
+        not_done: bool = False,
+        fail: bool = False,
+    ) -> None:
+        """Settle a step that waits for a person, as `handle.settle` does; nothing runs yet."""
+        self._require_force()
+        operations.settle(_id(run_id), location, done=done, not_done=not_done, fail=fail)
+
+    def put_in_doubt(self) -> None:
+        """Treat the open runs as `durable restored --unknown` does in a database that went back in time.
+
+        What they do next may have been done already: `verify` is asked about their next steps that are not atomic, and
+        a person about those without one. To let a run go back itself, raise in a step or crash at a commit (`crash`)
+        after the step has done its work, and call this before the run goes on.
+        """
+        self._require_force()
+        self._store.put_in_doubt(self.now, sys.maxsize)
+
+    def emitted(self, run_id: str | Handle, location: str) -> list[Any]:
+        """Return what the newest attempt of the step at `location` has emitted, in order."""
+        self._require_force()
+        found: list[Any] = []
+        for chunk in Handle[Any](_id(run_id)).stream(location):
+            if chunk.event == "restart":
+                found.clear()
+            elif chunk.event == "chunk":
+                found.append(chunk.value)
+        return found
+
     @property
     def actions(self) -> list[ActionRecord]:
-        """The rows of the audit log, oldest first: verbs called by code and by operators (`durable.acting_as`)."""
+        """The rows of the audit log, oldest first: verbs called by code and by operators (`acting_as`)."""
         return self._store.actions
 
     # -- crashes
@@ -478,7 +572,7 @@ class Harness(AsyncTwins):
 
     def _another(self, *, strict: bool) -> Harness:
         at = self._runtime
-        return Harness(
+        another = Harness(
             self._now,
             store=self._store_name,
             short_sleep=at.short_sleep,
@@ -487,6 +581,8 @@ class Harness(AsyncTwins):
             quiet=self._quiet,
             strict=strict,
         )
+        another._is_watched = False
+        return another
 
     @contextmanager
     def _rolled_back(self) -> Iterator[None]:
@@ -501,7 +597,15 @@ class Harness(AsyncTwins):
                 stack.enter_context(_savepoint(alias))
             yield
 
+    def _end(self, run_id: str) -> tuple[str, str] | None:
+        """Return the state of a run and its error as text; None if it is gone, or cannot be read here."""
+        with suppress(Exception):
+            if (run := self._store.get(run_id)) is not None:
+                return str(run.state), "" if run.error is None else f"{run.error.type}: {run.error.message}"
+        return None
+
     def _check_call(self, call: Call) -> None:
+        trials.note_call(call, running_place()[1])
         if call.is_rollback:
             return
         has_result = False
@@ -523,6 +627,11 @@ def _difference(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
         f"{', and '.join(parts)}. Either a step is not idempotent (it is called again if it dies before its commit: use "
         "current_step().idempotency_key, or atomic=True), or the code between the steps is not deterministic"
     )
+
+
+def _is_lost(entry: EntryRecord) -> bool:
+    """Return True for a step whose attempt died with its worker, and which waits for the next one."""
+    return entry.status == EntryStatus.FAILED and entry.error is not None and entry.error.type == "WorkerDied"
 
 
 class _Repeated(BaseException):

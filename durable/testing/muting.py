@@ -106,7 +106,6 @@ def queries_refused(at: runtime.Runtime, has_runs: Callable[[], object]) -> Iter
 
     `has_runs` returns whether there are runs in memory.
     """
-    watched: list[BaseDatabaseWrapper] = []
 
     def judge(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
         if runtime.current() is at:
@@ -115,11 +114,20 @@ def queries_refused(at: runtime.Runtime, has_runs: Callable[[], object]) -> Iter
                 raise RunsInMemoryError(found)
         return execute(sql, params, many, context)
 
+    with statements_through(judge):
+        yield
+
+
+@contextmanager
+def statements_through(wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Within the block, execute each statement of each connection through `wrapper`, as Django's execute wrappers."""
+    watched: list[BaseDatabaseWrapper] = []
+
     def watch(*, connection: BaseDatabaseWrapper, **_: object) -> None:
         wrappers = connection.execute_wrappers
-        if judge not in wrappers:
+        if wrapper not in wrappers:
             # Behind the guard's, which must not find durable's code above it, and not last: Django takes off the last.
-            wrappers.insert(1 if wrappers and is_guards(wrappers[0]) else 0, judge)
+            wrappers.insert(1 if wrappers and is_guards(wrappers[0]) else 0, wrapper)
             watched.append(connection)
 
     connection_created.connect(watch, weak=False)
@@ -130,7 +138,7 @@ def queries_refused(at: runtime.Runtime, has_runs: Callable[[], object]) -> Iter
     finally:
         connection_created.disconnect(watch)
         for each in watched:
-            each.execute_wrappers.remove(judge)
+            each.execute_wrappers.remove(wrapper)
 
 
 def _has_rows(connection: BaseDatabaseWrapper) -> bool:

@@ -7,7 +7,7 @@ its connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -19,11 +19,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from durable.conf import conf
 from durable.core.current import is_in_step, running_run
 from durable.core.errors import OutsideStepError
-from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunState
+from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunRecord, RunState
 from durable.models import EntryMetadata, OperatorAction, Run
 from durable.store import store_for
 from durable.store.memory.transactional import TransactionalMemoryStore
 from durable.store.transactions import committed_or_raised
+from durable.testing.deaths import trials
 
 
 def go_on_after_refusals() -> None:
@@ -65,6 +66,10 @@ class SimulatedCrash(BaseException):
     """A simulated death of the process at a commit. A pass of the harness raises it where a test has requested it."""
 
 
+class SimulatedDeath(SimulatedCrash):
+    """A simulated death that the test did not request: its harness goes on as the next worker does."""
+
+
 def harness_store(name: str, after_commit: Callable[[str], None]) -> Any:
     """Return a new store: "memory", or "database" for that of the settings. Raises ValueError for another name.
 
@@ -86,8 +91,9 @@ class _Crashing:
         self.commits = 0
         self._after_commit = after_commit
         self._crash: tuple[int, When] | None = None
+        self._death: tuple[int, When] | None = None
         self._is_in_transaction = False
-        self._dies_after_transaction = False
+        self._dies_after_transaction: type[SimulatedCrash] | None = None
 
     @property
     def _next(self) -> Any:
@@ -99,6 +105,20 @@ class _Crashing:
 
     def disarm(self) -> None:
         self._crash = None
+
+    def arm_death(self, number: int, when: When) -> None:
+        """Die at the `number`-th commit of this store (from 1)."""
+        self._death = (number, when)
+
+    def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
+        created: list[tuple[RunRecord, bool]] = self._next.create(runs)
+        trials.note_starts(created)
+        return created
+
+    def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
+        started: tuple[RunRecord, bool] = self._next.start_keyed(run, key)
+        trials.note_starts([started])
+        return started
 
     def commit(self, batch: Batch) -> Committed:
         committed: Committed = self._counted(lambda: self._next.commit(batch))
@@ -115,17 +135,27 @@ class _Crashing:
         return self._counted(lambda: self._next.close_rate(*args, **options))
 
     def _counted(self, write: Callable[[], Any]) -> Any:
-        if self._crash == (self.commits + 1, "before"):
-            self._crash = None
-            raise SimulatedCrash
+        if (crash := self._requested("before")) is not None:
+            raise crash
         committed = write()
         self.commits += 1
-        if self._crash == (self.commits, "after"):
-            self._crash = None
+        if (crash := self._requested("after")) is not None:
             if not self._is_in_transaction:
-                raise SimulatedCrash
-            self._dies_after_transaction = True  # that is when it is committed
+                raise crash
+            self._dies_after_transaction = crash  # that is when it is committed
         return committed
+
+    def _requested(self, when: When) -> type[SimulatedCrash] | None:
+        """Return, and forget, what is requested at this commit."""
+        here = (self.commits + 1 if when == "before" else self.commits, when)
+        if self._crash == here:
+            self._crash = None
+            return SimulatedCrash
+        if self._death == here:
+            self._death = None
+            trials.die()
+            return SimulatedDeath
+        return None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -136,9 +166,9 @@ class _Crashing:
                 yield
             finally:
                 self._is_in_transaction = is_around
-        if self._dies_after_transaction and not is_around:
-            self._dies_after_transaction = False
-            raise SimulatedCrash
+        if self._dies_after_transaction is not None and not is_around:
+            crash, self._dies_after_transaction = self._dies_after_transaction, None
+            raise crash
 
 
 class _WithRows(TransactionalMemoryStore):

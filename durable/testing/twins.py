@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
@@ -17,6 +17,8 @@ from asgiref.sync import async_to_sync
 from durable.operations.common import run_sync
 
 if TYPE_CHECKING:
+    from django.http.response import HttpResponse
+
     from durable.handles import Handle
     from durable.testing import Harness, Pass
 
@@ -31,6 +33,12 @@ class AsyncTwins:
     async def asend(self: Harness, run_id: str | Handle, queue: str, body: Any = None, *, id: str | None = None) -> str:  # type: ignore[misc]  # as above
         """`send`, from an async test."""
         return await run_sync(lambda: self.send(run_id, queue, body, id=id))
+
+    async def aopen_link(  # type: ignore[misc]  # as above
+        self: Harness, link_url: str, body: bytes | str = b"", headers: Mapping[str, str] | None = None
+    ) -> HttpResponse:
+        """`open_link`, from an async test."""
+        return await run_sync(lambda: self.open_link(link_url, body, headers))
 
     async def arun(self: Harness, run_id: str | Handle) -> Pass:  # type: ignore[misc]  # as above
         """`run`, from an async test."""

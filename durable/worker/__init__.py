@@ -2,6 +2,7 @@
 
 - `supervisor.Supervisor` is the parent process of `manage.py durable_worker`: it starts N worker processes and restarts
   those that die. Its `timer.Timer` notifies at deadlines; its `timer.Sweep` notifies of due runs that were missed.
+  Without Redis its `listener.PostgresListener` hears of due runs. `embedded` has a web process start it.
 - `process.run_worker` is such a worker process: signals, the pipe from the parent, and one `loop.WorkerLoop`.
 - `WorkerLoop`, for each queue with due runs, until a stop is requested: asks the Scheduler how many runs to claim, has
   the RunExecutor claim them, adds them to the Scheduler, and has a pool execute them.

@@ -51,7 +51,7 @@ from durable.core.records import (
     SavedDetails,
 )
 from durable.core.saves import StepProgress
-from durable.core.steps import ABANDONED, ATOMIC, GIVEN_UP
+from durable.core.steps import ABANDONED, ATOMIC, GIVEN_UP, SUMMARY
 from durable.drivers import host
 from durable.drivers.loop_threads import LeftBehind
 from durable.drivers.timeouts import AGAIN
@@ -255,6 +255,7 @@ class Activities:
             worker=worker_name(),
             began_at=clock.now() - timedelta(seconds=time.monotonic() - step.since),
             timeout=info.timeout,
+            summary="" if step.call.entry is None else str(step.call.entry.data.get(SUMMARY, "")),
         )
 
     def _obey(self, asked: AskedOfActivity, running: Mapping[timed_step, Activity]) -> None:

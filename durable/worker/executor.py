@@ -40,10 +40,11 @@ from durable.execution.passes import PassOutcome
 from durable.execution.queries import may_have_history
 from durable.models import HistoryCount
 from durable.notifier import notify, redis_clients
+from durable.operations import ends
 from durable.store import Store, clocks
 from durable.store.base import ChildRefused
 from durable.store.prefetched import prefetched
-from durable.worker import presence
+from durable.worker import gate, presence
 from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
 from durable.worker.presence import ShutdownFlag
@@ -95,7 +96,8 @@ class Execute(Protocol):
 class RunExecutor:
     """Claims runs, adds their leases to `leases`, and executes them with `execute` until `stop` is requested.
 
-    With `learns_names`, it reads renamed operations and the database's clock before the first claim.
+    With `learns_names`, it reads renamed operations and the database's clock before the first claim, and records which
+    workflows have an `on_end`. It then claims nothing in a database that has gone back in time (`durable.worker.gate`).
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class RunExecutor:
         self.leases = leases
         self.stop = stop
         self._lock = threading.Lock()
-        self._learns_names = learns_names
+        self._learns_names = self._is_gated = learns_names
         self._abandoned: dict[str, float] = {}
         self._histories: dict[tuple[str, int], History] = {}  # by run and fence, of runs claimed and not begun
 
@@ -129,7 +131,10 @@ class RunExecutor:
         if self._learns_names:
             clocks.look(conf.DATABASE, now=True)
             self.store.learn_names()
+            ends.declare(self.store)
             self._learns_names = False
+        if self._is_gated and not gate.is_open():
+            return []
         now, claimed_at = clock.now(), time.monotonic()
         since = self.bounds.since(queue, now)
         batch = self.store.claim(
@@ -194,6 +199,7 @@ class RunExecutor:
                 outcome = in_clean_context(self.execute_pass, record, store=store, eviction=eviction)
         except CommitsLost:
             close_connections()
+            gate.look_again()
             self._return_after_loss(record)
         except LeaseLost:
             self._tell_of_loss(record, about)

@@ -193,6 +193,7 @@ class LeaseManager:
         self.returns = Returns(store)
         self._try_again_at = 0.0
         self._asked_at = -math.inf
+        self._shown_at = -math.inf
         self._overruns = Overruns(stop.request)
         self._activities = Activities(store, self._give_up)
         self._statements = Statements()
@@ -313,6 +314,7 @@ class LeaseManager:
             self.returns.send()
             self._renew()
             self._report()
+            self._show()
             self._statements.look()
             if not self._leases and self._activities.is_empty:
                 close_connections()
@@ -411,6 +413,31 @@ class LeaseManager:
         # the passes may wait for what they leave
         under_way = {(step.info.run_id, step.info.location) for step in running}
         self._activities.note_left(frozenset(each for each in left if (each.run_id, each.location) not in under_way))
+
+    def _show(self) -> None:
+        """Write the statuses of runs that no commit has written yet; one statement a second at most, none without
+        any.
+        """
+        now = time.monotonic()
+        if now < max(self._shown_at + LONG, self._try_again_at):
+            return
+        with self._lock:
+            found = [
+                (slot, each.fence)
+                for each in self._leases.values()
+                if each.eviction is not None and (slot := each.eviction.status) is not None
+            ]
+        taken = [(slot, status) for slot, fence in found if (status := slot.take(fence)) is not None]
+        if not taken:
+            return
+        self._shown_at = now
+        try:
+            self._store.show([status for _, status in taken])
+        except BaseException as error:
+            for slot, status in taken:
+                slot.put_back(status)
+            if not isinstance(error, RowsLocked):
+                raise
 
     def _held(self, steps: Iterable[timed_step]) -> list[tuple[timed_step, int]]:
         """Return those steps whose passes have their run's lease, each with its fence."""

@@ -21,7 +21,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import datetime
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -268,6 +268,7 @@ class WorkerLoop:
         self.leases = LeaseManager(store=store, stop=stop, scheduler=self._scheduler, pulse=pulse, presence=presence)
         self._claiming = threading.Lock()
         self._waits_for_room = False
+        self._claimed = 0
         self._executor = RunExecutor(
             store=store, execute=execute, leases=self.leases, stop=stop, learns_names=learns_names
         )
@@ -288,21 +289,22 @@ class WorkerLoop:
             self.stop.forget(self._pool.changes)
             self.leases.__exit__(kind, error, at)
 
-    def serve(self, queue: str) -> None:
-        """Do one job. Database connections are checked before and after it, as around a request."""
+    def serve(self, queue: str) -> bool:
+        """Do one job, as `work`. Database connections are checked before and after it, as around a request."""
         abandon_inherited_connections()
         close_stale_connections(all_connections=True)
         try:
-            self.work(queue)
+            return self.work(queue)
         finally:
             close_stale_connections(all_connections=True)
 
-    def work(self, queue: str, seconds: float = JOB_TIME_LIMIT) -> None:
+    def work(self, queue: str, seconds: float = JOB_TIME_LIMIT) -> bool:
         """Begin the due runs of `queue` until none is due, `seconds` are over or a stop is requested.
 
-        A renamed queue has due runs under each of its names. Each name gets its part of the time, so that none waits
-        for another. An unreachable database or Redis raises nothing here.
+        Return False if nothing was due. A renamed queue has due runs under each of its names. Each name gets its part
+        of the time, so that none waits for another. An unreachable database or Redis raises nothing here.
         """
+        claimed = self._claimed
         if notify.acknowledge(queue):  # before the first claim; see durable.notifier.notify
             for name in names_of_queue(queue):
                 self._executor.bounds.forget(name)
@@ -317,6 +319,12 @@ class WorkerLoop:
                 self.leases.release(left)
         if not is_done and not left:
             notify.notify(queue)
+        return not is_done or self._claimed > claimed
+
+    def with_due_runs(self, queues: Sequence[str]) -> set[str]:
+        """Return which of the queues have due runs, by one look for all of them and their other names."""
+        queue_of = {name: queue for queue in queues for name in names_of_queue(queue)}
+        return {queue_of[name] for name in self._executor.store.due_queues(clock.now(), queues=list(queue_of))}
 
     @property
     def has_room(self) -> bool:
@@ -361,7 +369,14 @@ class WorkerLoop:
         return is_done
 
     def _begin_due(self, queue: str, until: float) -> bool:
-        """Claim runs and have the pool begin them, batch after batch. Return True if no more runs were due."""
+        """Claim runs and have the pool begin them, batch after batch. Return True if no more runs were due.
+
+        A full batch notifies other workers. If none of them has come by the time that a batch is not full, the
+        notification is taken back: its job would find nothing, and with hundreds of queues there would be one in each.
+        Without Redis every worker has heard of what the first batch is from, and only this one is notified.
+        """
+        has_notified = False
+        tell = notify.notify_of_found
         while not self.stop.requested and time.monotonic() < until:
             if not self._await(lambda: self._scheduler.claim_limit(conf.CLAIM_BATCH), TICK):
                 return False
@@ -371,11 +386,17 @@ class WorkerLoop:
             if batch is None:
                 return False
             if is_full:
-                notify.notify(queue)  # there may be more, for other workers
+                tell(queue)  # there may be more
+                has_notified = True
+            tell = notify.notify  # passes make runs due of which nobody has heard
             has_executed = self._fill(until)
             if is_full and leaves_room:
                 return True  # an idle worker comes first; if there is none, this one gets that notification too
-            if not is_full and not has_executed:  # otherwise more runs may be due by now
+            must_claim = is_full or has_executed  # more runs may be due by now
+            if has_notified and not is_full:
+                has_notified = False
+                must_claim |= notify.take_back(queue)
+            if not must_claim:
                 return True
         return False
 
@@ -388,6 +409,7 @@ class WorkerLoop:
         if not (limit := self._scheduler.claim_limit(conf.CLAIM_BATCH)):
             return None, False
         batch = self._executor.claim(queue, limit, until)
+        self._claimed += len(batch or ())
         self.leases.release(*self._scheduler.add(batch or ()))
         return batch, batch is not None and len(batch) >= limit
 
@@ -431,6 +453,8 @@ MOST_MOMENTS: Final = 10_000
 # begins to wait, as it gets the GIL from another thread, until the wait is over: measured, one of 700 beside a busy
 # thread. The clock may be set meanwhile, too.
 LONGEST_WAIT: Final = 1.0
+# How many queues one look is at. It takes as long as a claim that finds nothing.
+SIFTED: Final = 20
 
 
 class DueQueues:
@@ -474,6 +498,24 @@ class DueQueues:
         if lines and self.on_report is not None:
             self.on_report()
 
+    def sift(self, with_due_runs: Callable[[Sequence[str]], Container[str]]) -> None:
+        """Keep of the most urgent queues only those that `with_due_runs` returns. Raises what it raises.
+
+        Every worker hears of a queue, and the first ones take its runs. So a worker that comes too late for a queue
+        looks at the next ones with one statement, instead of trying to claim in each.
+        """
+        with self._lock:
+            first = heapq.nsmallest(SIFTED, self._due, key=self._urgency)
+            if len(first) < 2:
+                return
+            self._due.difference_update(first)  # before the look: what is reported from now on stays
+        found: Container[str] = first
+        try:
+            found = with_due_runs(first)
+        finally:
+            with self._lock:
+                self._due.update(each for each in first if each in found)
+
     def look(self) -> None:
         """Let `next` check whether it should end."""
         self._changes.put("look")
@@ -494,6 +536,9 @@ class DueQueues:
             self._stop.forget(self._changes)
         return None
 
+    def _urgency(self, queue: str) -> tuple[int, str]:
+        return self._rank.get(queue, len(self._rank)), queue
+
     def _take(self) -> tuple[str | None, float]:
         """Remove and return the most urgent queue, or return for how many seconds to wait."""
         now = clock.now()
@@ -503,7 +548,7 @@ class DueQueues:
                 if self._serves_all or queue in self._rank:
                     self._due.add(queue)
             if self._due:
-                first = min(self._due, key=lambda queue: (self._rank.get(queue, len(self._rank)), queue))
+                first = min(self._due, key=self._urgency)
                 self._due.discard(first)
                 return first, 0.0
             if not self._moments:
@@ -523,7 +568,8 @@ def serve_polling(loop: WorkerLoop, due: DueQueues, is_over: Callable[[], bool] 
             if queue is None:
                 return
             try:
-                loop.serve(queue)
+                if not loop.serve(queue):
+                    due.sift(loop.with_due_runs)
             except Exception:  # the process must survive every error; the runs are in the database
                 logger.exception('serving the queue "%s" failed; the next poll reports its due runs again', queue)
                 loop.stop.wait(RETRY)

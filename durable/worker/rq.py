@@ -47,6 +47,7 @@ from rq.utils import now
 from rq.worker import WorkerStatus
 
 from durable.conf import conf
+from durable.drivers.timeouts import watch
 from durable.notifier import redis_clients
 from durable.store import store_for
 from durable.worker import rq_jobs
@@ -60,6 +61,9 @@ logger = logging.getLogger("durable.worker")
 
 # Seconds that an ending worker waits for its thread to unsubscribe from RQ's commands: a round trip, and no longer.
 UNSUBSCRIBE_TIMEOUT: Final = 2.0
+# Seconds that the end of a job may take. RQ's connection waits for an answer longer than for a job, and a Redis that
+# stands still may have been replaced meanwhile by another one, to which a new connection leads.
+END_TIMEOUT: Final = 2.0
 # Seconds between two heartbeats of a worker outside a job. RQ forgets a worker that has been silent for more than a
 # minute longer than it waits for jobs.
 SIGN_EVERY: Final = 15.0
@@ -337,8 +341,10 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
                 super().check_for_suspension(burst)
 
     def set_state(self, state: str, pipeline: Pipeline | None = None) -> None:
-        """Write the state to Redis, unless the same state was written just before."""
-        if pipeline is None and state == self._sent_state and time.monotonic() - self._seen_at < SIGN_EVERY:
+        """Write the state to Redis, unless the same state was written just before, or the worker leaves RQ's loop."""
+        is_leaving = self._is_asked_to_leave or self.lost is not None
+        is_sent = state == self._sent_state and time.monotonic() - self._seen_at < SIGN_EVERY
+        if pipeline is None and (is_leaving or is_sent):
             self._state = state
             return
         super().set_state(state, pipeline)
@@ -361,7 +367,8 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         """
         if not self._is_beat_due():
             return
-        with self._beating, contextlib.suppress(RedisError, OSError):  # RQ's records decide nothing
+        # RQ's records decide nothing. redis-py raises a ValueError where `leave` has closed the connection.
+        with self._beating, contextlib.suppress(RedisError, OSError, ValueError):
             if self._beats_for is not None:
                 self._beaten_at = time.monotonic()
                 job, execution = self._beats_for
@@ -396,6 +403,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         """Delete and count the job, and run the next queries of RQ's loop, in one round trip."""
         if self._is_asked_to_leave:
             return
+        deadline = watch(END_TIMEOUT, self.leave) if self.leaves else None
         try:  # the work of the job is done: RQ would note a failure
             self._finish_job(job)
         except Exception as error:
@@ -403,6 +411,9 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
                 if not (self.leaves and redis_clients.is_away(error)):
                     raise
                 self.lost = error
+        finally:
+            if deadline is not None:
+                deadline.end()
 
     def _finish_job(self, job: Job) -> None:
         with self.connection.pipeline(transaction=False) as together:

@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -269,6 +270,8 @@ def work(queue: str) -> None:
         WorkerLoop(InlinePool(), store=store_for(conf.DATABASE), pulse=pulse, learns_names=True) as loop,
     ):
         loop.serve(queue)
+    if (chunks := sys.modules.get("durable.notifier.chunks")) is not None:
+        chunks.flush()  # RQ ends its work horses at once
 
 
 def stop_if_requested(queue: str, rq_worker: str, stop: ShutdownFlag) -> None:

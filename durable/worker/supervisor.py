@@ -3,7 +3,8 @@
 Owns the worker processes. The parent runs the timer and the sweep, restarts workers that die, passes signals on, and
 must not execute workflows: its workers do (`durable.worker.process`). Each worker has the reading end of a pipe whose
 writing end only the parent has: when the parent is gone, for any reason, the worker hands over and exits. Without Redis
-the parent writes the names of queues with due runs to that pipe; its timer polls the database for them.
+the parent writes the names of queues with due runs to that pipe. It hears of them from PostgreSQL
+(`durable.worker.listener`), or its timer polls the database for them.
 
 No process is forked without exec: the parent has threads and connections.
 """
@@ -21,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +31,7 @@ from types import FrameType
 from typing import Final
 
 from durable.conf import conf
-from durable.notifier import wakeups
+from durable.notifier import channel, wakeups
 from durable.worker import presence
 from durable.worker.timer import Chores, DeadlineListener, Periodic, Sweep, Ticker, Timer
 
@@ -111,6 +113,7 @@ class Supervisor:
             with (
                 Timer(store) as timer,
                 DeadlineListener(timer),
+                _listener(timer),
                 Sweep(store) as sweep,
                 Ticker(store),
                 Chores(store),
@@ -272,8 +275,8 @@ class Supervisor:
         while self._signals:
             number = self._signals.pop(0)
             if self._stopping_since is None:
-                self.say(f"{signal.Signals(number).name}: handing over; a second signal ends at once")
                 self._stop()
+                self.say(f"{signal.Signals(number).name}: handing over; a second signal ends at once")
             elif time.monotonic() - self._stopping_since >= AGAIN:
                 self.say(f"{signal.Signals(number).name} again: ending at once")
                 for child in (*self.children, *self._leaving):
@@ -299,6 +302,15 @@ class Supervisor:
             if child.ready_fd >= 0:
                 os.close(child.ready_fd)
             child.process, child.ready_fd = None, -1
+
+
+def _listener(timer: Timer) -> AbstractContextManager[object]:
+    """Return what hears of due runs from PostgreSQL in its `with` block, where durable uses that."""
+    if not channel.is_used():
+        return contextlib.nullcontext()
+    from durable.worker.listener import PostgresListener  # it needs psycopg
+
+    return PostgresListener(timer)
 
 
 def worker_command(queues: Sequence[str], options: Sequence[str] = ()) -> list[str]:

@@ -6,7 +6,9 @@ enqueues a job even where a pending-notification key says that there is one. Bot
 run. Any number of them may run at once: notifications are coalesced, and the job of a superfluous one finds nothing to
 do. They survive any outage of the database or Redis.
 
-Between two notifications the sweep also counts ended runs (`durable.rollups`), and spends a short time on deleting rows
+The sweep also says how far the database has come (`durable.marks`). It logs a database that has gone back in time.
+
+Between two notifications it counts ended runs (`durable.rollups`), and spends a short time on deleting rows
 past their `RETENTION` (`durable.retention` decides which).
 
 The *ticker* ticks schedules at their moments (`durable.operations.schedules`); it checks once a second. It is a thread
@@ -31,13 +33,13 @@ from redis.client import PubSub
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from durable import signals
+from durable import marks, signals
 from durable.conf import conf
 from durable.core import clock
 from durable.core.names.renames import names_of_queue
 from durable.core.records import ActionRecord, RunState
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
-from durable.notifier import notify, redis_clients, registry
+from durable.notifier import channel, notify, redis_clients, registry
 from durable.operations.schedules.tick import next_look, tick_due
 from durable.retention import Policy, Pruned, Pruner, RetentionError, note_progress
 from durable.rollups import Roller
@@ -63,6 +65,7 @@ PRUNE_EVERY: Final = 60.0
 RELEASE_FOR: Final = 2.0
 CASCADE_FOR: Final = 2.0  # the most seconds of a sweep spent on cancelling the children of ended runs
 RELEASE_AT_ONCE: Final = 100
+MOST_MET: Final = 1_000  # remembered names of queues that no workflow names
 # Seconds between two audit rows about pruning, so that the log grows by at most one row an hour.
 LOG_EVERY: Final = 3_600.0
 # Seconds without an answer after which Redis is away.
@@ -71,7 +74,11 @@ SILENCE: Final = 2.0
 CHORES_EVERY: Final = timedelta(seconds=30)
 #: Functions called with the time. Each returns soon, and several processes may call it at once. They are given by name,
 #: because their packages are above this one and only the process of the sweep needs them.
-CHORES: Final = ("durable.alerts.watch.look", "durable.inspection.history_counts.count_long_histories")
+CHORES: Final = (
+    "durable.operations.restored.continue_hold",
+    "durable.alerts.watch.look",
+    "durable.inspection.history_counts.count_long_histories",
+)
 
 _log_this = redis_clients.LogThrottle()
 
@@ -171,12 +178,30 @@ class Timer(Periodic):
     """Notifies at deadlines: less than 50 ms late on an idle machine, or a sweep's interval late if Redis lost an
     alarm.
 
-    Without Redis, and while Redis is away, it polls: every POLL_INTERVAL it notifies of all queues with due runs.
+    Without Redis it does the same while `hears` says that PostgreSQL tells of due runs (`durable.worker.listener`).
+    Otherwise, and while Redis is away, it polls: every POLL_INTERVAL it notifies of all queues with due runs.
     """
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-timer")
         self._looked_at: datetime | None = None
+        self._met: set[str] = set()
+        #: True while notifications of other processes arrive from PostgreSQL.
+        self.hears = False
+
+    def set_hears(self, *, value: bool) -> None:
+        """Note whether notifications arrive, and look at once for what was not heard."""
+        self.hears, self._looked_at = value, None
+        self.bring_forward(clock.now())
+
+    def meet(self, queue: str) -> None:
+        """Look for deadlines in this queue too, which no workflow may name."""
+        if len(self._met) < MOST_MET:
+            self._met.add(queue)
+
+    def look_within(self, seconds: float) -> None:
+        """Tick in so many seconds, if not before."""
+        self.bring_forward(clock.now() + timedelta(seconds=seconds))
 
     def tick(self, now: datetime) -> datetime:
         """Notify the queues with runs that have become due since the last tick, and return the time of the next tick.
@@ -189,14 +214,15 @@ class Timer(Periodic):
             return self._tick(now)
 
     def _tick(self, now: datetime) -> datetime:
-        queues = list(dict.fromkeys(name for each in redis_clients.queue_names() for name in names_of_queue(each)))
-        is_polling = not conf.REDIS or redis_clients.must_poll()
+        known = [*redis_clients.queue_names(), *self._met]
+        queues = list(dict.fromkeys(name for each in known for name in names_of_queue(each)))
+        is_polling = redis_clients.must_poll() if conf.REDIS else not self.hears
         if self._looked_at is None or is_polling:
             due = self.store.due_queues(now)
         else:
             due = self.store.due_queues(now, queues=queues, since=min(self._looked_at, now) - OVERLAP)
         for queue in due:
-            notify.notify(queue)
+            notify.notify_of_found(queue)
         self._looked_at = now
         ask_again = now + timedelta(seconds=conf.POLL_INTERVAL if is_polling else conf.SWEEP_INTERVAL)
         deadline = self.store.next_deadline(queues, now, until=ask_again)
@@ -221,8 +247,9 @@ class Sweep(Periodic):
     def tick(self, now: datetime) -> datetime:
         """Notify, count ended runs, prune for a short time, and return the time of the next sweep."""
         self.store.learn_queues()
+        self._mark()
         for queue in self.store.due_queues(now):
-            notify.notify(queue, force=True)
+            notify.notify_of_found(queue, force=True)
         registry.record(now, worker_name())
         self._roller.look(now)
         self._prune(now)
@@ -232,6 +259,15 @@ class Sweep(Periodic):
         self._cascade(now)
         self._give_turns(now)
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
+
+    def _mark(self) -> None:
+        """Raise the database's mark, or log that the database has gone back in time."""
+        position = marks.keep(worker_name())
+        if position.is_behind:
+            if _log_this("mark"):
+                logger.error("%s. Decide with `manage.py durable restored`", position.in_words())
+        elif _log_this.clear("mark"):
+            logger.warning("it was decided about the database that went back in time")
 
     def _give_turns(self, now: datetime) -> None:
         """For a short time, start children whose turns came while their rows were locked."""
@@ -277,6 +313,7 @@ class Sweep(Periodic):
             return
         self._next_search = time.monotonic() + PRUNE_EVERY
         presence.forget_dead(now)
+        channel.end_stuck_listeners()
         for run in self.store.give_up_idle_slots(now, RELEASE_AT_ONCE):
             text = "run %s slept with slots that are for its passes alone: they are given up, and the run is woken"
             logger.warning(text, run.id, extra={"run_id": run.id, "workflow": run.workflow})

@@ -9,9 +9,12 @@ an OperationalError, as from a connection that broke, and tries again with anoth
 - `Statements` is what such a thread knows of the others: theirs may wait for locks, so the server is asked whether it
   is busy with one that has had no answer for so long.
 
-Only durable's own statements are ended: those of a step's code may take hours. Statements are not registered: their
-thread's frames show whose statement it is, and whether it is the same as at the last check. Only PostgreSQL has
-sockets; elsewhere nothing is watched.
+A statement of a step's code may take hours. It is ended only if the server has no such session: then another server has
+taken over, and nobody executes the statement. That happens while the old one is frozen: its kernel answers probes of
+the connection, so that no limit of TCP ends it.
+
+Statements are not registered: their thread's frames show whose statement it is, and whether it is the same as at the
+last check. Only PostgreSQL has sockets; elsewhere nothing is watched.
 """
 
 from __future__ import annotations
@@ -42,8 +45,9 @@ logger = logging.getLogger("durable.worker")
 _ACTIVE: Final = 1  # libpq's PQTRANS_ACTIVE
 # A server that only waits for its client to take the answer is not busy. Another session's number may be the same. A
 # pooler's numbers are not the server's, which shows in that of the asking session: then the answer is unknown.
-_BUSY: Final = """SELECT 1 WHERE pg_backend_pid() <> %s OR EXISTS (
+_IDLE: Final = """SELECT 1 WHERE pg_backend_pid() = %s AND NOT EXISTS (
   SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientWrite')"""
+_GONE: Final = """SELECT 1 WHERE pg_backend_pid() = %s AND NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = %s)"""
 _DRIVER: Final = ("psycopg", "durable.store.postgres.libpq")
 # The modules that any statement passes through on its way to the server: libraries, and durable's own.
 _LIBRARIES: Final = ("psycopg", "django", "contextlib", "durable.guard")
@@ -118,30 +122,37 @@ class Statements:
         if not waiting:
             return
         frames = sys._current_frames()
+        foreign = set()
         for connection in waiting:
-            frame = _statement(frames.get(connection._thread_ident))  # type: ignore[attr-defined]  # Django's
+            innermost = frames.get(connection._thread_ident)  # type: ignore[attr-defined]  # Django's
+            frame = _statement(innermost)
             if frame is None:
-                continue
+                if innermost is None or not _is_in(_place(innermost)[0], _DRIVER):
+                    continue
+                frame = innermost
+                foreign.add(connection)
             known, since = before.get(connection, (None, now))
             self._seen[connection] = (frame, since if known is frame else now)
-        late = [each for each, (_, since) in self._seen.items() if now - since >= conf.LEASE]
-        for connection in late:
-            if not _is_busy_with(connection):
+        late = [(each, frame) for each, (frame, since) in self._seen.items() if now - since >= conf.LEASE]
+        for connection, frame in late:
+            if connection in foreign:
+                self._seen[connection] = (frame, now)  # asked again after another lease
+            if _is_lost(connection, _GONE if connection in foreign else _IDLE):
                 _tell(conf.LEASE)
                 _shut_down(connection)
 
 
-def _is_busy_with(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if the server executes the statement of another thread's connection, or waits for a lock in it.
+def _is_lost(connection: BaseDatabaseWrapper, lost: str) -> bool:
+    """Return True if the statement `lost` finds the session of another thread's connection idle, or gone.
 
-    True as well behind a pooler, which has its own limits for a server that does not answer.
+    False behind a pooler, which has its own limits for a server that does not answer.
     """
     with suppress(Exception):  # the connection was closed meanwhile
         own = connections[conf.DATABASE]
         with own.cursor() as cursor:
-            cursor.execute(_BUSY, [_number(own), _number(connection)])
+            cursor.execute(lost, [_number(own), _number(connection)])
             return cursor.fetchone() is not None
-    return True
+    return False
 
 
 def _number(connection: BaseDatabaseWrapper) -> int:

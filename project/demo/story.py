@@ -74,10 +74,11 @@ class _Demo:
 
     def play(self, count: int) -> bool:
         """Let `count` orders flow; whether all was well."""
-        with self._display, _one_failure_of_the_carrier():
+        with self._display, _first_attempts_fail():
             self._say(
                 f"{self._workers.processes} worker processes start; the carrier fails the first attempt of each label."
             )
+            self._say("The bank charges each card and does not answer; it is asked then whether it has.")
             self._let_flow(count)
             self._make_report()
         return self._conclude()
@@ -96,7 +97,9 @@ class _Demo:
                     self._say("Three syncs of one customer: each waits until the one before has ended.")
                 if self._scene.placed == 2 and self._scene.cart is not None:
                     self._say(f"Three clicks fill one cart, run {self._scene.cart.id}, which is ordered.")
-            lines = self._scene.look()
+            was_begun, lines = any(line.is_begun for line in lines), self._scene.look()
+            if not was_begun and any(line.is_begun for line in lines):  # the workers have started, however slowly
+                deadline = time.monotonic() + count * BETWEEN_ORDERS + PATIENCE
             for order, verdict in self._scene.answer_waiting():
                 if verdict == "rejected":
                     self._say(f"The shopkeeper rejects order {order.pk}: its charge will be undone.", "yellow")
@@ -205,13 +208,15 @@ def _redis_is_empty() -> bool:
 
 
 @contextmanager
-def _one_failure_of_the_carrier() -> Iterator[None]:
-    """A carrier that fails each step's first attempt, and works again afterwards."""
+def _first_attempts_fail() -> Iterator[None]:
+    """A carrier that fails the first attempt of each step, and a bank that does not answer it, until the block ends."""
     Fault.switch(Fault.Service.CARRIER, on=True, first_attempts=1)
+    Fault.switch(Fault.Service.BANK, on=True, first_attempts=1, late=True)
     try:
         yield
     finally:
         Fault.switch(Fault.Service.CARRIER, on=False)
+        Fault.switch(Fault.Service.BANK, on=False)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from rich.markup import escape
 from rich.tree import Tree
 
-from durable import Handle, HistoryEntry
+from durable import Handle
+from durable.operations import HistoryEntry
 
 __all__ = ["history_tree"]
 

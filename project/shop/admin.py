@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.http import HttpRequest
 
+from durable.admin import RunsMixin
 from project.shop.models import (
     Charge,
     Customer,
@@ -45,8 +46,8 @@ class _ReadOnly(_ModelAdmin):
 class FaultAdmin(_ModelAdmin):
     """The fault switches: a row breaks its service while it is on."""
 
-    list_display = ["service", "is_on", "first_attempts"]
-    list_editable = ["is_on", "first_attempts"]
+    list_display = ["service", "is_on", "first_attempts", "is_late"]
+    list_editable = ["is_on", "first_attempts", "is_late"]
     list_display_links = ["service"]
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
@@ -74,7 +75,7 @@ class OrderLineInline(_TabularInline):
 
 
 @admin.register(Order)
-class OrderAdmin(_ReadOnly):
+class OrderAdmin(RunsMixin, _ReadOnly):
     list_display = ["__str__", "customer", "status", "total", "placed_at"]
     list_filter = ["status"]
     list_select_related = ["customer"]

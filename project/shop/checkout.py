@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from django.db import transaction
 
-from durable import Handle, MessageConflictError, get_run
+from durable import Handle, get_run
+from durable.errors import MessageConflictError
 from project.shop.models import Order, Product
 from project.shop.workflows import cart, fulfil
 
@@ -19,7 +20,7 @@ def place_order(name: str, email: str, quantities: Mapping[Product, int]) -> Ord
     """Create the order and start the run that fulfils it: both, or neither."""
     with transaction.atomic():
         order = Order.write(name, email, quantities)
-        fulfil.using(id=order.run_id).start(order.pk)
+        fulfil.using(id=order.run_id, about=order).start(order.pk)
     return order
 
 

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from durable import Handle
 from project.shop import workflows
-from project.shop.models import Customer, Subscription
+from project.shop.models import Customer, Product, Subscription
 
 __all__ = ["EXAMPLES", "Example", "start"]
 
@@ -18,12 +18,16 @@ GUEST = {"name": "Guest", "email": "guest@example.org"}
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A workflow, and how it is started: by `arguments()` from its page, or by something else, the `trigger`."""
+    """A workflow, and how it is started: by `arguments()` from its page, or by something else, the `trigger`.
+
+    `stream` is the step whose words its page shows as they come.
+    """
 
     name: str
     workflow: Any
     arguments: Callable[[], tuple[Any, ...]] | None = None
     trigger: str = ""
+    stream: str = ""
 
     @property
     def title(self) -> str:
@@ -58,6 +62,11 @@ def _guest() -> tuple[str]:
     return (customer.email,)
 
 
+def _cheapest() -> tuple[str]:
+    cheapest = Product.objects.first()
+    return ("" if cheapest is None else cheapest.slug,)
+
+
 EXAMPLES = {
     example.name: example
     for example in [
@@ -68,6 +77,7 @@ EXAMPLES = {
         Example("subscription", workflows.subscription, _new_subscription),
         Example("postcard", workflows.postcard, lambda: (GUEST["email"],)),
         Example("surprise", workflows.surprise, tuple),
+        Example("describe", workflows.describe, _cheapest, stream="write"),
         Example("gallery", workflows.gallery, tuple),
         Example("sync", workflows.sync, _guest),
         Example("welcome", workflows.welcome, trigger="Runs for each new customer, started by a model signal."),

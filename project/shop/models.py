@@ -60,17 +60,24 @@ class Customer(models.Model):
 
 
 class Order(models.Model):
-    """An order. `token` is its unguessable address; the run that fulfils it has the id `run_id`."""
+    """An order. `token` is its unguessable address; the run that fulfils it has the id `run_id`.
+
+    The last three of `status` are ends without a sale: it could not be paid, the customer or an operator cancelled it,
+    or it was paid and then stopped without giving the money back.
+    """
 
     class Status(models.TextChoices):
         PLACED = "placed"
         PAID = "paid"
         SENT = "sent"
         REFUNDED = "refunded"
+        UNPAID = "unpaid"
+        CANCELLED = "cancelled"
+        STOPPED = "stopped"
 
     token = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     customer = models.ForeignKey(Customer, models.PROTECT, related_name="orders")
-    status = models.CharField(max_length=8, choices=Status, default=Status.PLACED)
+    status = models.CharField(max_length=9, choices=Status, default=Status.PLACED)
     total = models.DecimalField(max_digits=9, decimal_places=2)
     charge = models.OneToOneField(Charge, models.PROTECT, null=True, blank=True, related_name="order")
     placed_at = models.DateTimeField(auto_now_add=True)
@@ -93,6 +100,13 @@ class Order(models.Model):
     def run_id_of(number: int) -> str:
         """The run of the order with this number."""
         return f"order-{number}"
+
+    @classmethod
+    def of_run(cls, run_id: str) -> models.QuerySet["Order"]:
+        """The order with this run, as rows to read or to update: none for the run of anything else."""
+        number = run_id.removeprefix("order-")
+        is_one = run_id.startswith("order-") and number.isdecimal()
+        return cls.objects.filter(pk=int(number)) if is_one else cls.objects.none()
 
     @property
     def payment_reference(self) -> str:

@@ -11,8 +11,11 @@ from typing import Any, Self
 
 from django.urls import reverse
 
-from durable import Handle, HistoryEntry, RunNotFoundError, get_run
+from durable import Handle, get_run
+from durable.errors import RunNotFoundError
+from durable.operations import HistoryEntry
 from project.shop.models import Order, Product
+from project.shop.services.line import ServiceDownError
 from project.shop.timeline import Step, build_timeline, clock
 
 __all__ = ["Action", "Link", "Milestone", "Progress", "progress_of_cart", "progress_of_example", "progress_of_order"]
@@ -123,6 +126,11 @@ class _Standing:
         return self.state in _ENDED or self.state == "rolling_back"
 
     @property
+    def waits_for_bank(self) -> bool:
+        """Whether the charge can neither be made nor be found out about."""
+        return any(entry.location == "charge" and entry.status in {"held", "unknown"} for entry in self.history)
+
+    @property
     def open_wait(self) -> HistoryEntry | None:
         """The message it waits for."""
         if self.is_over:
@@ -205,7 +213,9 @@ def _headline(order: Order, now: _Standing) -> str:
     if now.state == "rolling_back":
         return "Taking back what was done"
     if now.is_over:
-        return _stopped(order) if _was_charged(now.history) else "The order was stopped; nothing was charged"
+        return "The order was stopped; nothing was charged" if _is_uncharged(now.history) else _stopped(order)
+    if now.waits_for_bank:
+        return "The bank does not answer; the order waits for it"
     if now.open_wait is not None:
         return "Paid; waiting for the shopkeeper"
     return _current(now)
@@ -216,8 +226,12 @@ def _stopped(order: Order) -> str:
     return "The money has been returned" if is_refunded else "The order was stopped"
 
 
-def _was_charged(history: Sequence[HistoryEntry]) -> bool:
-    return any(entry.location == "charge" and entry.status == "completed" for entry in history)
+def _is_uncharged(history: Sequence[HistoryEntry]) -> bool:
+    """Whether that is known: the bank was never asked, or could not be reached."""
+    charge = next((entry for entry in history if entry.location == "charge"), None)
+    if charge is None:
+        return True
+    return charge.status != "completed" and charge.error is not None and charge.error.type == ServiceDownError.__name__
 
 
 def _current(now: _Standing) -> str:
@@ -239,6 +253,8 @@ def _detail(now: _Standing) -> str:
         return now.because
     if now.open_wait is not None and now.wake_at is not None:
         return f"Without an answer by {clock(now.wake_at)} the money is returned."
+    if now.waits_for_bank and not now.is_over:
+        return "It can still be cancelled. If the money was taken, it is returned then."
     return ""
 
 

@@ -26,4 +26,4 @@ def thank_for_review(instance: Review, created: bool, raw: bool, **_: Any) -> No
     """Thank for a new review."""
     if created and not raw:
         event = {"email": instance.order.customer.email, "stars": str(instance.stars)}
-        thank.using(id=f"thank-{instance.pk}").start(event)
+        thank.using(id=f"thank-{instance.pk}", about=instance.order).start(event)

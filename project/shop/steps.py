@@ -1,20 +1,20 @@
 """What the shop's workflows do to the world, one unit of work in each function, and how it is undone.
 
 A step's function may run more often than it is recorded. So each of these is either run with `atomic=True`, which makes
-its rows and its record one commit, or hands the step's idempotency key to the service, or asks first whether it has
-been done. Handlers of rollback get the step's output and must bear repetition too.
+its rows and its record one commit, or with `once=True` and a function that finds out whether it was done, or hands the
+step's idempotency key to the service, or asks first. Handlers of rollback get the step's output and must bear
+repetition too.
 """
 
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from django.db import transaction
 from django.db.models import Count, Q, Sum
 
-from durable import RollbackContext, current_step
+from durable import Found, NotDone, RollbackContext, RunInfo, current_step
 from project.shop.models import Customer, Order, Product, Subscription
-from project.shop.services import bank, carrier, pictures, post
+from project.shop.services import bank, carrier, pictures, post, writer
 
 __all__ = [
     "add_up_day",
@@ -22,8 +22,11 @@ __all__ = [
     "charge_card",
     "charge_month",
     "cutest_cat",
+    "end_order",
     "fetch_picture",
+    "find_order_charge",
     "hand_over",
+    "keep_description",
     "list_cats",
     "look_up_customer",
     "mark_paid",
@@ -32,6 +35,7 @@ __all__ = [
     "send_order_mail",
     "send_report",
     "void_label",
+    "write_description",
     "write_order",
 ]
 
@@ -41,17 +45,39 @@ KEEPER = "keeper@example.org"
 def charge_card(order_id: int) -> int:
     """Take the money of an order; the id of the charge.
 
-    No idempotency key on purpose: that the card is charged once is the work of `atomic=True` alone.
+    The bank charges as often as it is asked: that the card is charged once is the work of `once=True` alone. The key
+    only lets `find_order_charge` find what this call has done.
     """
+    step = current_step()
     order = Order.objects.get(pk=order_id)
-    return bank.charge(order.payment_reference, order.total, attempt=current_step().attempt).pk
+    charge = bank.charge(order.payment_reference, order.total, request=step.idempotency_key, attempt=step.attempt)
+    return charge.pk
+
+
+def find_order_charge(_order_id: int) -> Found[int] | NotDone:
+    """Ask the bank whether `charge_card` has taken the money. The question comes after the attempt that it is about."""
+    step = current_step()
+    charge = bank.find_request(step.idempotency_key, attempt=step.attempt + 1)
+    return NotDone("the bank has no such charge") if charge is None else Found(charge.pk)
 
 
 def refund_card(rollback: RollbackContext, charge_id: int) -> None:
     """Give the money back."""
-    with transaction.atomic():
-        bank.refund(charge_id, key=f"refund-{charge_id}")
-        Order.objects.filter(pk=rollback.args[0]).update(status=Order.Status.REFUNDED)
+    bank.refund(charge_id, key=f"refund-{charge_id}", attempt=current_step().attempt)
+    Order.objects.filter(pk=rollback.args[0]).update(status=Order.Status.REFUNDED)
+
+
+def end_order(run: RunInfo) -> None:
+    """Note in the order how its run has ended, unless it was sent or refunded, which is noted already.
+
+    A replay under an id of its own is not the order's run, and changes nothing.
+    """
+    if run.state == "completed":
+        return
+    order = Order.of_run(run.id)
+    ended = Order.Status.CANCELLED if run.state == "cancelled" else Order.Status.UNPAID
+    order.filter(status=Order.Status.PAID).update(status=Order.Status.STOPPED)
+    order.filter(status=Order.Status.PLACED).update(status=ended)
 
 
 def mark_paid(order_id: int, charge_id: int) -> None:
@@ -149,3 +175,18 @@ def cutest_cat(rank: int = 1) -> str:
 def fetch_picture(name: str) -> str:
     """The picture of one cat."""
     return pictures.fetch(name, attempt=current_step().attempt)
+
+
+def write_description(slug: str) -> str:
+    """A new text about a product; who reads the step's stream sees each word as it comes."""
+    words = []
+    product = Product.objects.filter(slug=slug).first()
+    for word in writer.words_about("An empty shelf" if product is None else product.name):
+        current_step().emit(word)
+        words.append(word)
+    return " ".join(words)
+
+
+def keep_description(slug: str, text: str) -> None:
+    """Put the text beside the product."""
+    Product.objects.filter(slug=slug).update(description=text)

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from django.utils.timezone import localtime
 
-from durable import HistoryEntry
 from durable.core.location import unescape
+from durable.operations import HistoryEntry
 
 __all__ = ["Step", "build_timeline", "clock"]
 
@@ -98,9 +98,12 @@ def _step_note(entry: HistoryEntry) -> str:
         return "done" if entry.attempts <= 1 else f"done at attempt {entry.attempts}"
     if entry.next_attempt_at:
         return f"attempt {entry.attempts} failed, the next one is at {clock(entry.next_attempt_at)}"
+    tried = f"{entry.attempts} attempt{'s' if entry.attempts > 1 else ''}"
     if entry.status == "exhausted":
-        return f"given up after {entry.attempts} attempt{'s' if entry.attempts > 1 else ''}"
-    return "under way"
+        return f"given up after {tried}"
+    if entry.status == "held":
+        return f"waits for someone to look at it, after {tried}"
+    return "it is asked whether it was done" if entry.status == "unknown" else "under way"
 
 
 def _sleep_note(entry: HistoryEntry) -> str:

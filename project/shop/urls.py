@@ -24,5 +24,6 @@ urlpatterns = [
     path("examples/<str:name>/start/", views.StartExample.as_view(), name="start-example"),
     path("examples/<uuid:token>/", views.ExamplePage.as_view(), name="example"),
     path("examples/<uuid:token>/progress/", views.ExampleProgress.as_view(), name="example-progress"),
+    path("examples/<uuid:token>/stream/", views.ExampleStream.as_view(), name="example-stream"),
     path("examples/<uuid:token>/stop/", views.StopExample.as_view(), name="stop-example"),
 ]

@@ -9,12 +9,13 @@ from uuid import UUID, uuid4
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views import View
 
-from durable import Handle, InvalidTransitionError, RunNotFoundError, get_run
+from durable import Handle, get_run, streams
+from durable.errors import InvalidTransitionError, RunNotFoundError
 from project.shop import checkout
 from project.shop.examples import EXAMPLES, GUEST, start
 from project.shop.forms import OrderForm, ReviewForm
@@ -29,6 +30,7 @@ __all__ = [
     "CartProgress",
     "ExamplePage",
     "ExampleProgress",
+    "ExampleStream",
     "Examples",
     "OrderPage",
     "OrderProgress",
@@ -221,6 +223,7 @@ class ExamplePage(View):
             "example": EXAMPLES[run.workflow.removeprefix("shop.")],
             "progress": progress_of_example(run, _stop_url(token)),
             "progress_url": reverse("shop:example-progress", args=[token]),
+            "stream_url": reverse("shop:example-stream", args=[token]),
         }
         return render(request, "shop/example.html", context)
 
@@ -230,6 +233,17 @@ class ExampleProgress(View):
 
     def get(self, request: HttpRequest, token: UUID) -> HttpResponse:
         return _progress(request, progress_of_example(_example_run(token), _stop_url(token)))
+
+
+class ExampleStream(View):
+    """What the example's step emits, as it comes."""
+
+    def get(self, request: HttpRequest, token: UUID) -> HttpResponseBase:
+        run = _example_run(token)
+        stream = EXAMPLES[run.workflow.removeprefix("shop.")].stream
+        if not stream:
+            raise Http404("No step of this example emits anything.")
+        return streams.response(request, run.id, stream)
 
 
 class StopExample(View):

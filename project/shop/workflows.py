@@ -11,9 +11,11 @@ from django.conf import settings
 from durable import AsyncContext, Break, Context, Continue, CriticalError, Limit, cron, workflow
 from project.shop import steps
 from project.shop.models import Order
+from project.shop.services.line import ServiceDownError
 
 __all__ = [
     "cart",
+    "describe",
     "fulfil",
     "gallery",
     "nightly",
@@ -48,24 +50,38 @@ def ship(ctx: Context, order_id: int) -> str:
     return tracking
 
 
-@workflow(name="shop.fulfil")
+@workflow(name="shop.fulfil", on_end=steps.end_order)
 def fulfil(ctx: Context, order_id: int) -> dict[str, str]:
     """Charge, ask the shopkeeper, ship. Whatever goes wrong after the charge gives the money back.
 
-    The rule: what belongs together is one commit, as the charge and its record are. And each step that costs money says
-    how it is undone.
+    The rule: what costs money is done once, and says how it is undone. Where nobody knows whether the card was charged,
+    the bank is asked; while it is away, the order waits, and can be cancelled. What belongs together is one commit, as
+    the end of the run and the order's status are.
     """
     ctx.rollback_checkpoint("from here on")
     charge_id = ctx.step(
-        "charge", steps.charge_card, order_id, atomic=True, max_retries=5, timeout=10, rollback=steps.refund_card
+        "charge",
+        steps.charge_card,
+        order_id,
+        once=True,
+        verify=steps.find_order_charge,
+        not_done=(ServiceDownError,),
+        when_exhausted="hold",
+        max_retries=5,
+        timeout=10,
+        rollback=steps.refund_card,
     )
     ctx.step("mark paid", steps.mark_paid, order_id, charge_id, atomic=True)
+    ctx.status("paid, the shopkeeper looks at it", done=1, of=4)
     approval = ctx.queue.next("approval", names=["approved", "rejected"], timeout=settings.SHOP["APPROVAL_DEADLINE"])
     if approval.name == "rejected":
         raise CriticalError("rejected by the shopkeeper")
+    ctx.status("your parcel is packed", done=2, of=4)
     label = ctx.child("ship", ship.using(rollback=True), order_id)
+    ctx.status("waiting for the courier", done=3, of=4)
     ctx.sleep("cool off", settings.SHOP["COOL_OFF"])
     ctx.step("hand over", steps.hand_over, order_id, atomic=True)
+    ctx.status("handed to the courier", done=4, of=4)
     return {"label": label}
 
 
@@ -85,7 +101,8 @@ def cart(ctx: Context) -> int | None:
         if not clicks or clicks[0].name == "empty" or not kept:
             return Break(None)
         order_id: int = c.step("write the order", steps.write_order, kept, clicks[0].body, atomic=True)
-        c.start_child("fulfil", fulfil.using(id=Order.run_id_of(order_id), when_parent_ends="leave"), order_id)
+        fulfilled = fulfil.using(id=Order.run_id_of(order_id), about=f"shop.order:{order_id}", when_parent_ends="leave")
+        c.start_child("fulfil", fulfilled, order_id)
         return Break(order_id)
 
     order_id: int | None = ctx.loop("clicks", one_click, state={})
@@ -195,6 +212,18 @@ def surprise(ctx: Context) -> str:
     chosen = ctx.random.choice([cats["first"], cats["second"]])
     picture: str = ctx.step("fetch the chosen cat", steps.fetch_picture, chosen)
     return picture
+
+
+@workflow(name="shop.describe")
+def describe(ctx: Context, slug: str) -> str:
+    """Have a product described, word by word, and keep the text on the shelf.
+
+    The rule: what a step returns is the truth. The page shows each word as it comes, and begins anew when another
+    attempt does. What is kept is the text that was returned.
+    """
+    text: str = ctx.step("write", steps.write_description, slug, max_retries=8)
+    ctx.step("keep", steps.keep_description, slug, text, atomic=True)
+    return text
 
 
 @workflow(name="shop.gallery")

@@ -12,6 +12,7 @@ from django.utils import timezone
 from durable.models import Activity, Cause, Limit, OperatorAction, QueueMessage, Run, SavedView, Schedule
 from tests.admin import flows
 from tests.admin.conftest import Stage
+from tests.support.subjects import a_restored_database
 from tests.support.worker_rows import a_worker
 
 WORKER = "host:4711:abc"
@@ -47,6 +48,8 @@ PAGES: Mapping[str, Address] = {
     "limit": Address(("carrier",)),
     "schedules": Address(),
     "schedule": Address(("nightly",)),
+    "databases": Address(),
+    "database": Address(("main",)),
     "workers": Address(),
     "worker": Address((WORKER,)),
     "workflows": Address(),
@@ -71,12 +74,14 @@ PAGES: Mapping[str, Address] = {
     "limit_act": Address(("carrier", "take-back"), get=_also("change_limit")),
     "schedule_create": Address(get=_also("add_schedule", "start_run")),
     "schedule_act": Address(("nightly", "run"), get=_also("operate_schedule")),
+    "database_act": Address(("main", "restored"), get=_also("change_databasemark"), data={"how": "go_on"}),
     "workflow_start": Address(("tests.switched",), get=_also("start_run")),
     "send": Address(RUN, get=_also("operate_run")),
     "message_act": Address(("run", "message", "delete"), get=_also("operate_run")),
     "replay": Address(RUN, "?at=charge", _also("replay_run")),
     "give_output": Address(RUN, "?at=charge", _also("replay_run", "give_output")),
     "edit_input": Address(RUN, get=_also("edit_input", "start_run", "view_payload")),
+    "settle": Address(RUN, "?at=charge", _also("settle_step")),
     "act": Address(("run", "recover"), get=_also("operate_run")),
 }
 
@@ -101,6 +106,7 @@ def make_site(stage: Stage) -> dict[str, str]:
     flows.SWITCH["broken"] = True
     stage.start(flows.switched, id="run")
     a_worker(WORKER)
+    a_restored_database()
     now = timezone.now()
     for bulk_id, run_id in (("", "many"), ("many", "run")):
         OperatorAction.objects.create(

@@ -38,6 +38,7 @@ from durable.schedules import CATCH_UPS, OVERLAPS
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import url
+from tests.support.subjects import a_restored_database
 from tests.support.worker_rows import a_worker
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ OF_THE_WORKFLOWS = frozenset(
         "py",
         "refund",
         "high",
+        "main",
         "none",
         "null",
         "args",
@@ -118,6 +120,7 @@ def fill(stage: Stage, user: User) -> None:
         holds.hold_starts("tests.quick")
         stage.start(flows.quick, id="run-25", settle=False)
     a_worker()
+    a_restored_database()
     a_worker("zq:1:abc", host="zq", pid=1, last_seen_at=stage.now - timedelta(minutes=10))
     a_worker("zq:2:abc", host="zq", pid=2, state="stopping")
     Activity.objects.create(
@@ -224,6 +227,9 @@ def addresses() -> dict[str, list[str]]:
             url("limit_act", "zq", each)
             for each in ("set", "take-back", "set-rate", "take-back-rate", "close", "open", "none")
         ],
+        "databases": [url("databases")],
+        "database": [url("database", each) for each in ("main", "none")],
+        "database_act": [url("database_act", "main", each) for each in ("restored", "none")],
         "schedules": [url("schedules"), url("schedules") + "?after=zz"],
         "schedule": [url("schedule", each) for each in ("zq", "run-27", "none")],
         "schedule_create": [url("schedule_create")],
@@ -232,6 +238,7 @@ def addresses() -> dict[str, list[str]]:
         "message_act": [url("message_act", "run-6", "none", each) for each in ("delete", "move", "none")],
         "replay": [f"{url('replay', run)}?at={as_parameter(at)}" for run, at in steps if run in set(failed)],
         "give_output": [url("give_output", "run-19") + "?at=charge"],
+        "settle": [url("settle", "run-19") + "?at=charge", url("settle", "run-1")],
         "edit_input": [url("edit_input", "run-1"), url("edit_input", "run-20")],
         "act": [url("act", run, verb) for run in ("run-1", "run-19", "run-7") for verb in verbs],
         "index": [reverse("admin:index")],

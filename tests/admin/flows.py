@@ -3,17 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from durable import (
-    Break,
-    Context,
-    Continue,
-    CriticalError,
-    MessageNotAcceptedError,
-    RetryLater,
-    RollbackContext,
-    current_step,
-    workflow,
-)
+from durable import Break, Context, Continue, CriticalError, RetryLater, RollbackContext, current_step, workflow
+from durable.errors import MessageNotAcceptedError
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from durable import get_run
+from durable.core.summary import Summary, SummaryKind
 from durable.inspection.actions import possible_verbs
 from durable.models import OperatorAction, QueueMessage, Run
 from durable.operations import ALLOWED
@@ -355,8 +356,15 @@ def test_changes_are_posts(stage: Stage, operator: Client) -> None:
 
 @pytest.mark.parametrize("state", ["pending", "running", "sleeping", "paused", "rolling_back", "completed", "failed"])
 def test_what_is_offered_is_what_is_allowed(state: str) -> None:
-    offered = set(possible_verbs(Run(state=state, pending_request="", state_after_rollback="")))
-    assert offered & set(ALLOWED) == {verb for verb, states in ALLOWED.items() if state in states}
+    """To settle, and to recover an open run, where a step waits for a person."""
+    row: dict[str, Any] = {"state": state, "pending_request": "", "state_after_rollback": ""}
+    allowed = {verb for verb, states in ALLOWED.items() if state in states}
+    assert set(possible_verbs(Run(**row))) & set(ALLOWED) == allowed - {"settle"}
+    doing = {"kind": "unknown", "location": "charge", "error": "BankError", "attempt": 1}
+    held = Summary(SummaryKind.WAITING, doing=[doing], queues=None, until=None)
+    is_open = state in ALLOWED["settle"]
+    offered = set(possible_verbs(Run(**row, summary=held))) & set(ALLOWED)
+    assert offered == allowed | ({"recover", "settle"} if is_open else set())
 
 
 def test_the_audit_log_is_to_be_read(stage: Stage, operator: Client) -> None:

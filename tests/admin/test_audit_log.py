@@ -9,9 +9,8 @@ from django.test import Client
 from django.urls import reverse
 from django.utils.html import escape
 
-from durable import Actor, acting_as
 from durable.models import OperatorAction
-from durable.operations import bulk
+from durable.operations import Actor, acting_as, bulk
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url

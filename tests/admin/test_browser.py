@@ -56,12 +56,12 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     loads: list[str] = []
     page.on("load", lambda loaded: loads.append(loaded.url))
 
-    # the overview shows it without a reload, once the order has failed
+    # the overview shows it without a reload, once the order waits for a person
     page.get_by_role("link", name="Recover this run").wait_for(timeout=WAIT)
     assert loads == []
     page.get_by_role("link", name="charge · ").click()
     page.get_by_role("link", name=order.run_id).click()
-    page.get_by_text('Failed at "charge"').first.wait_for(timeout=WAIT)
+    page.get_by_text("waits for a person").first.wait_for(timeout=WAIT)
 
     # the switch that broke the bank
     page.goto(f"{live_server.url}/admin/shop/fault/")

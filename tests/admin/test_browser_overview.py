@@ -11,9 +11,9 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from durable import Actor, Context, CriticalError, acting_as, workflow
+from durable import Context, CriticalError, workflow
 from durable.models import Cause, Failure, OperatorAction, Run
-from durable.operations import bulk
+from durable.operations import Actor, acting_as, bulk
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import url

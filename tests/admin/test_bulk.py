@@ -14,10 +14,10 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from durable import Actor, acting_as, get_run, operations
+from durable import get_run, operations
 from durable.core.records import ActionRecord
 from durable.models import Cause, OperatorAction, Run
-from durable.operations import bulk
+from durable.operations import Actor, acting_as, bulk
 from durable.operations.canary import Canary
 from durable.runtime import current
 from tests.admin import flows

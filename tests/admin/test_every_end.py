@@ -11,11 +11,11 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 
-from durable import Actor, Context, CriticalError, acting_as, get_run, workflow
+from durable import Context, CriticalError, get_run, workflow
 from durable.conf import conf
 from durable.inspection.explanation import explain_fully
 from durable.models import Cascade, Child, Run, RunKey
-from durable.operations import bulk
+from durable.operations import Actor, acting_as, bulk
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, url
 

@@ -16,7 +16,7 @@ from django.test import Client
 from django.utils import timezone
 
 import durable.inspection.family as family_of_runs
-from durable import Actor, acting_as, get_run, operations
+from durable import get_run, operations
 from durable.admin import run_parts
 from durable.admin.overview import children_url, lines_of_causes, rows_of_causes
 from durable.cli import list_command
@@ -27,7 +27,7 @@ from durable.inspection.progress import progress_of
 from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.selection import Filtered
 from durable.models import Child, Failure, OperatorAction, Run, Schedule, Tick
-from durable.operations import bulk
+from durable.operations import Actor, acting_as, bulk
 from durable.operations.families import ChildrenFirst
 from durable.operations.prune import prune
 from durable.retention import Policy

@@ -128,7 +128,7 @@ def test_what_a_repeated_page_did_not_do_is_not_logged_as_done(stage: Stage, ope
 
 
 MOMENTS = ["created_from", "created_until", "finished_from", "finished_until"]
-LIST = ["live", "sort", "columns", "worker", "cause", "place", "undone", "attention"]
+LIST = ["live", "sort", "columns", "worker", "cause", "place", "undone", "attention", "held"]
 HOSTILE = ["%00", "%ED%A0%80", "%E2%80%AE", "x" * 100_000, "%0d%0aSet-Cookie:a=b", "'\"><script>", "9" * 400, "[]", "٣"]
 
 

@@ -51,9 +51,11 @@ GIVEN: dict[str, Any] = {
     "is_stuck": True,
     "is_diverged": True,
     "needs_attention": True,
+    "is_held": True,
     "only_roots": True,
     "hides_alerts": True,
     "tags": (("tenant", "acme"),),
+    "about": "shop.order:42",
 }
 #: What a bulk's words leave out: which kinds of runs the list begins without.
 UNTOLD = {"only_roots", "hides_alerts"}
@@ -92,6 +94,7 @@ ADDRESS = {
     "is_stuck": "stuck",
     "is_diverged": "diverged",
     "needs_attention": "attention",
+    "is_held": "held",
 }
 
 
@@ -124,10 +127,12 @@ def test_each_alert_is_looked_for(event: str, monkeypatch: pytest.MonkeyPatch) -
     asked: list[str] = []
     looks = {
         "_causes": {"cause", "rollback"},
+        "_held": {"held"},
         "_hung": {"hung_step"},
         "_queues": {"queue"},
         "_schedules": {"schedule"},
         "_retention": {"retention"},
+        "_database": {"database"},
     }
     assert {each for events in looks.values() for each in events} == set(EVENTS)
 

@@ -17,9 +17,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
-from durable import Context, RunFailedError, get_run, workflow
+from durable import Context, get_run, workflow
 from durable.conf import conf
 from durable.core.summary import Summary
+from durable.errors import RunFailedError
 from durable.inspection.causes import failed_runs
 from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.explanation import explain, explain_fully

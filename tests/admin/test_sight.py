@@ -27,7 +27,7 @@ from durable.admin.run_admin import RunAdmin
 from durable.admin.run_parts import PART_NAMES
 from durable.core.control_flow import Park
 from durable.core.limits.slot_records import Admission
-from durable.core.own_runs import BULK
+from durable.core.registry import BULK
 from durable.core.summary import in_line, waiting
 from durable.models import Cause, Child, Failure, Hold, OperatorAction, QueueMessage, Run, SavedView, Slot
 from durable.operations import bulk
@@ -42,7 +42,7 @@ from tests.support.addresses import path_of
 pytestmark = pytest.mark.django_db
 
 EVERY: Final = (
-    *("view_run", "view_payload", "start_run", "operate_run", "replay_run", "give_output", "edit_input"),
+    *("view_run", "view_payload", "start_run", "operate_run", "replay_run", "give_output", "edit_input", "settle_step"),
     *("pause_queue", "hold_workflow", "view_source", "change_limit", "add_schedule", "operate_schedule"),
     *("share_savedview",),
 )
@@ -401,16 +401,16 @@ def _posted(ada: Client, verb: str, *ids: str, **given: str) -> Any:
 
 
 def test_a_bulk_acts_on_visible_runs_alone(failures: str, ada: Client, limited: None) -> None:
-    text = text_of(ada.get(url("bulk") + "?verb=recover&id=mine-1&id=hid-1&id=nobody"))
+    text = text_of(ada.get(url("bulk") + "?verb=recover&id=mine-1&id=hid-1&id=mine-gone"))
     assert "hid-" not in text
-    assert "nobody" not in text
-    response = _posted(ada, "recover", "mine-1", "hid-1", "nobody", token=str(uuid4()))
+    assert "mine-gone" not in text
+    response = _posted(ada, "recover", "mine-1", "hid-1", "mine-gone", token=str(uuid4()))
     assert response.status_code == 302
     states = dict(Run.objects.values_list("pk", "state"))
     assert {name for name, state in states.items() if state != "failed"} == {"mine-1"}
     shown = text_of(ada.get(response["Location"]))
     assert "hid-" not in shown
-    assert "nobody" not in shown
+    assert "mine-gone" not in shown
 
 
 @pytest.mark.parametrize("more", [{"all": "on", "filter": "?state=failed"}, {"children_of": "hid-1"}, {"bulk": "b"}])

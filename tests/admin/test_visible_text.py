@@ -17,12 +17,13 @@ from django.test import Client, override_settings
 from django.urls import reverse
 from django.utils import timezone
 
-from durable import Context, Schedule, acting_as, get_run, workflow
+from durable import Context, Schedule, get_run, workflow
 from durable.admin.moments import COOKIE
 from durable.admin.text import with_visible_text
 from durable.core.errors import CriticalError
 from durable.inspection.wording import command
 from durable.models import EntryMetadata, Failure, OperatorAction, QueueMessage, Run, WorkerProcess
+from durable.operations import acting_as
 from durable.operations.audit import Actor
 from durable.operations.schedules.verbs import run_now
 from tests.admin import flows

@@ -19,8 +19,8 @@ from django.utils.translation import override
 from durable import Context, Continue, get_run, workflow
 from durable.admin.start_page import misfit
 from durable.core import registry
-from durable.core.own_runs import BULK
 from durable.core.records import HoldKind
+from durable.core.registry import BULK
 from durable.inspection.activities import FOLDED_FROM
 from durable.inspection.queues import find_hold
 from durable.inspection.run_facts import key_of, limits_of

@@ -20,8 +20,8 @@ from durable import get_run, runtime
 from durable.alerts import Alert, AlertSettings
 from durable.alerts.watch import Watch
 from durable.checks.configuration import check_alerts
-from durable.core.own_runs import ALERT
 from durable.core.places import Place
+from durable.core.registry import ALERT
 from durable.models import Activity, AlertState, Cause, Run
 from durable.operations import causes
 from durable.store import store_for

@@ -11,7 +11,7 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from durable import Schedule
-from durable.core.own_runs import ALERT
+from durable.core.registry import ALERT
 from durable.models import AlertState, Run
 
 pytestmark = [
@@ -32,7 +32,7 @@ from django.db import connection, connections
 from django.test import override_settings
 from django.utils import timezone
 from durable.alerts.watch import Watch
-from durable.core.own_runs import ALERT
+from durable.core.registry import ALERT
 from durable.models import AlertState, Run
 
 target = {"type": "call", "function": "tests.alerts.test_alerts.called"}

@@ -12,12 +12,13 @@ from durable import get_run
 from durable.models import Cause, LogLine, QueueMessage, RateLimit
 from tests.api.workflows import add, loop
 from tests.faults.passing import pass_once
+from tests.support.subjects import a_restored_database
 
 VIEW = frozenset({"view_run"})
 PAYLOADS = VIEW | {"view_payload"}
 ACTIONS = (
     *("wake", "move", "pause", "resume", "cancel", "abandon", "stack", "recover", "restart", "replay", "give-output"),
-    *("go-on", "stop-here"),
+    *("settle", "go-on", "stop-here"),
 )
 
 
@@ -48,7 +49,9 @@ READS: Mapping[str, Address] = {
     "entries": Address(RUN),
     "entry": Address(("a", "rest")),
     "events": Address(("s",)),
+    "chunks": Address(("a", "rest"), PAYLOADS),
     "logs": Address(RUN, PAYLOADS),
+    "values": Address(RUN, PAYLOADS),
     "timeline": Address(RUN),
     "tree": Address(RUN),
     "running-of-run": Address(RUN),
@@ -72,6 +75,7 @@ READS: Mapping[str, Address] = {
     "rate": Address(("calls",)),
     "schedules": Address(),
     "schedule": Address(NIGHTLY),
+    "database": Address(),
     "workers": Address(),
     "operator-actions": Address(),
     "anywhere": Address(("nowhere",)),
@@ -88,12 +92,14 @@ WRITES: Mapping[str, Address] = {
     "stack": _verb("view_payload", *RUN, location="rest"),
     "restart": _verb("start_run", *RUN),
     "move": _verb("operate_run", *RUN, queue="high"),
+    "settle": _verb("settle_step", *RUN, location="rest", fail=True),
     "replay": _verb("replay_run", *RUN, location="rest"),
     "give-output": Address(
         RUN, frozenset({"replay_run", "give_output"}), body={"location": "rest", "output": 1, "reason": "known"}
     ),
     "bulk-plan": Address((), VIEW | {"operate_run"}, body={"verb": "pause", "ids": ["a"]}),
     "bulks": _verb("operate_run", verb="pause", ids=["a"]),
+    "restored": _verb("change_databasemark", "main", how="go_on"),
     "hold": _verb("hold_workflow", *FLOW),
     "release": _verb("hold_workflow", *FLOW),
     "pause-queue": _verb("pause_queue", *QUEUE),
@@ -125,6 +131,7 @@ def make_runs() -> dict[str, str]:
     pass_once(add.using(id="s").start(1, 2))
     get_run("a").send("q", 1)
     LogLine.objects.create(run_id="a", at=timezone.now(), level=20, logger="shop", location="", text="begins")
+    a_restored_database()
     RateLimit.objects.create(name="calls", rate="1/s", spacing=1_000_000_000)
     Cause.objects.create(fingerprint="0" * 16, place="rest", error_type="ValueError", first_seen_at=timezone.now())
     return {"{message}": str(QueueMessage.objects.get(run_id="a").pk)}

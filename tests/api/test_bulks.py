@@ -77,10 +77,14 @@ def test_a_filter_and_a_canary_are_done_in_the_background(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("verb", "option"), [(v, o) for v, options in BULK_OPTIONS.items() for o in options])
-def test_a_bulk_has_the_options_of_its_verb(api: Api, verb: str, option: str) -> None:
+def test_a_bulk_has_the_options_of_its_verb(make_api: MakeApi, verb: str, option: str) -> None:
+    api = make_api(*ALL, "settle_step")
     started("a")
-    value, is_required = {"queue": "high"}.get(option, True), BULK_OPTIONS[verb][option].is_required
-    for given in [{option: value}] if is_required else [{}, {option: value}]:
+    value, is_required = {"queue": "high", "place": "charge"}.get(option, True), BULK_OPTIONS[verb][option].is_required
+    orders: list[dict[str, object]] = [{option: value}] if is_required else [{}, {option: value}]
+    if verb == "settle":  # needs one answer
+        orders = [{option: value, **({"fail": True} if option == "place" else {})}]
+    for given in orders:
         bulk_id = api.post("/bulks", {"verb": verb, "ids": ["a"], "rate": 1, **given}).json()["id"]
         found = find_bulk(bulk_id)
         assert found is not None

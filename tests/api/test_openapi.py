@@ -13,9 +13,9 @@ from django.test import Client, override_settings
 from drf_spectacular.validation import validate_schema
 
 from durable.api import schema
-from durable.api.problems import TITLES
 from durable.api.schema import document
 from durable.api.urls import urlpatterns
+from durable.listings.problems import TITLES
 from tests.admin.conftest import MakeUser, make_user
 from tests.support.barriers import barriers
 from tests.support.browsing import complaints_of

@@ -67,24 +67,28 @@ THERE_IS = {
 }
 
 
+#: Parameters of which each text is one: a stream may be that of a step that is still to come.
+ANYTHING = {("/runs/{run_id}/stream/{location}", "location")}
+
+
 def described(tmp_path: Path) -> Path:
     """The committed document, with what there is here: runs, workflows, and a way to sign in."""
     document: dict[str, Any] = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
     document["components"]["securitySchemes"] = {"token": {"type": "apiKey", "in": "header", "name": "Authorization"}}
     document["security"] = [{"token": []}]
     there_is = {**THERE_IS, "cause": [*Cause.objects.values_list("fingerprint", flat=True), "nothing"]}
-    for methods in document["paths"].values():
+    for path, methods in document["paths"].items():
         for operation in methods.values():
             for parameter in operation.get("parameters", []):
-                if parameter["in"] == "path":
+                if parameter["in"] == "path" and (path, parameter["name"]) not in ANYTHING:
                     parameter["schema"]["enum"] = there_is[parameter["name"]]
     for name in ("DurableStartFormRequest", "DurableReplayFormRequest"):
         for field, schema in document["components"]["schemas"][name]["properties"].items():
             if field in THERE_IS:
                 schema["enum"] = THERE_IS[field]
-    path = tmp_path / "openapi.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    file = tmp_path / "openapi.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file
 
 
 #: Of the methods that an address does not have, one is enough. Values of answers are not sent again: the tool cannot

@@ -14,6 +14,7 @@ from django.test import override_settings
 from durable import Break, Context, Continue, CriticalError, get_run, workflow
 from durable.api import broadcaster, changes
 from durable.api.changes import UNKNOWN, KnownEntry, Marks, ReaderState
+from durable.listings.problems import ProblemError
 from durable.models import Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.streaming import Reader
@@ -227,9 +228,8 @@ def test_what_a_hook_takes_away_ends_the_stream(make_api: MakeApi) -> None:
 
 def test_a_stream_that_is_never_read_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server drops the response before it reads from it."""
-    monkeypatch.setattr(broadcaster, "_reader", broadcaster._Reader())
+    monkeypatch.setattr(broadcaster, "_reader", broadcaster.Slots(broadcaster._reader._limits))
     slot = broadcaster.take_slot("ada")
-    assert slot is not None
 
     async def chunks() -> AsyncIterator[bytes]:
         yield b""
@@ -246,14 +246,13 @@ def test_a_stream_that_is_never_read_keeps_no_slot(monkeypatch: pytest.MonkeyPat
 
 def test_a_slot_that_was_lost_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client left before the first read, and the response is not garbage-collected yet."""
-    monkeypatch.setattr(broadcaster, "_reader", broadcaster._Reader())
+    monkeypatch.setattr(broadcaster, "_reader", broadcaster.Slots(broadcaster._reader._limits))
     monkeypatch.setattr(broadcaster, "MOST_OF_ONE", 1)
     lost = broadcaster.take_slot("ada")
-    assert lost is not None
-    assert broadcaster.take_slot("ada") is None
+    with pytest.raises(ProblemError, match="1 of yours"):
+        broadcaster.take_slot("ada")
     monkeypatch.setattr(broadcaster, "BEGINS_WITHIN", 0.0)
     found = broadcaster.take_slot("ada")
-    assert found is not None
     assert broadcaster._reader.begin(found)
     assert not broadcaster._reader.begin(lost)  # it was late, and another stream has the slot
     lost.release()

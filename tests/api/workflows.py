@@ -51,6 +51,16 @@ def typed(ctx: Context) -> str:
     return f"by {ctx.queue.next('verdict').body.by}"
 
 
+@workflow(name="tests.api.charge")
+def charge(ctx: Context, order: Any = 42, amount: int = 990, hint: str = "timeout") -> Any:
+    """Charge a card, without an answer of the bank."""
+
+    def charge_card(_order: Any, _amount: int) -> None:
+        raise OSError(hint)
+
+    return ctx.step("charge", charge_card, order, amount, once=True)
+
+
 @workflow(name="tests.api.fail")
 def fail(ctx: Context, secret: str = "") -> None:
     def break_down() -> None:

@@ -31,6 +31,7 @@ from tests.benchmarks.passing import claimed, count_rows, one_pass
 from tests.benchmarks.workflows import (
     acalls,
     aparallel,
+    aquerying,
     asteps,
     counting,
     failing,
@@ -42,7 +43,9 @@ from tests.benchmarks.workflows import (
     receiving,
     slotted,
     steps,
+    steps_once,
 )
+from tests.support.notifications import take_job
 from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
@@ -91,10 +94,21 @@ def test_a_step_is_one_statement_one_commit_and_two_rows(workflow: Any) -> None:
     assert count_rows("durable_attempt", handle.id) == 0
 
 
+def test_a_step_that_is_done_once_is_one_statement_more_and_no_row_more() -> None:
+    handle = steps_once.start(20)
+    record = claimed(handle)
+    statements = statements_of(lambda: one_pass(record))
+    assert len(statements) <= 1 + 20 * 2 + 1  # the load, the intent and the record of each step, the end
+    assert count_rows("durable_entry", handle.id) == 20
+    assert count_rows("durable_attempt", handle.id) == 0
+
+
 def test_a_one_step_run_is_two_statements_and_a_share_of_a_claim() -> None:
     steps.start_many([(1,)] * 30)
+    take_job()
     statements = statements_of(work_off_all)
-    assert len(statements) <= 4 + 30 * 2  # four claims, the last of them of nothing; step and end
+    # step and end; three full claims, one of nothing, and one that takes the place of another job and its claim
+    assert len(statements) <= 5 + 30 * 2
 
 
 def test_a_run_that_fails_records_its_cause_without_a_statement_of_its_own() -> None:
@@ -252,14 +266,14 @@ def test_async_branches_that_are_ready_together_share_their_commit(monkeypatch: 
     assert commits_of(handle) <= 20
 
 
-def connections_opened_by(workflow: Any) -> int:
+def connections_opened_by(workflow: Any, *more: Any) -> int:
     """In one job of six joins of twenty."""
     opened: set[Any] = set()
 
     def note(*, connection: Any, **_: object) -> None:
         opened.add(connection.connection)  # of one that is restored after a step has used it, receivers hear again
 
-    handles = workflow.start_many([(20,)] * 6)
+    handles = workflow.start_many([(20, *more)] * 6)
     connection_created.connect(note)
     try:
         work_off_all()
@@ -276,6 +290,11 @@ def test_branches_commit_through_the_connection_of_their_pass() -> None:
 
 def test_branches_that_use_the_database_open_connections_for_their_threads_once() -> None:
     assert connections_opened_by(querying) <= conf.MAX_BRANCH_THREADS + 1
+
+
+def test_async_branches_open_connections_for_plain_steps_alone() -> None:
+    assert connections_opened_by(aquerying, False) <= 1  # as above
+    assert 1 < connections_opened_by(aquerying, True) <= conf.MAX_BRANCH_THREADS + 1
 
 
 def test_starting_many_is_one_statement_and_one_command_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:

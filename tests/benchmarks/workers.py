@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import rq
+from django.conf import settings
 from django.db import connection
 from django.db.models import Max, Min
+from django.test import override_settings
 from django.utils import timezone
 
 from durable.conf import conf
 from durable.core.records import ENDED
-from durable.models import Run
+from durable.models import Run, WorkerProcess
 from durable.notifier.redis_clients import client
 from tests.benchmarks.workflows import noting
 
@@ -28,16 +32,29 @@ UNENDED = ("pending", "running", "sleeping")
 
 
 @contextmanager
-def workers(processes: int, *, concurrency: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield the command of one `durable_worker` with so many worker processes, which wait for work.
+def settled(**durable: object) -> Iterator[None]:
+    """Inside, this process and those that it starts have these settings in DURABLE."""
+    os.environ["BENCHMARKS_DURABLE"] = json.dumps(durable)
+    try:
+        with override_settings(DURABLE={**settings.DURABLE, **durable}):
+            yield
+    finally:
+        del os.environ["BENCHMARKS_DURABLE"]
+
+
+@contextmanager
+def workers(
+    processes: int, *, concurrency: int = 1, queues: Sequence[str] = (conf.QUEUE,)
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield the command of one `durable_worker` with so many worker processes, which wait for work in `queues`.
 
     Each executes `concurrency` runs at once.
     """
     command = [sys.executable, str(ROOT / "manage.py"), "durable_worker", "--skip-checks"]
     options = [f"--processes={processes}", f"--concurrency={concurrency}"]
-    process = subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([*command, *options, *queues], cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
-        wait_until(lambda: rq.Worker.count(connection=client(conf.QUEUE)) >= processes, "workers did not start")
+        wait_until(lambda: _serving() >= processes, "workers did not start")
         noting.start().result(timeout=PATIENCE)
         for each in noting.start_many([()] * processes * 40):  # enough for each process to have its share
             each.result(timeout=PATIENCE)
@@ -46,7 +63,14 @@ def workers(processes: int, *, concurrency: int = 1) -> Iterator[subprocess.Pope
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=PATIENCE)
-        wait_until(lambda: rq.Worker.count(connection=client(conf.QUEUE)) == 0, "workers did not sign off")
+        if not conf.REDIS:
+            WorkerProcess.objects.all().delete()  # of those that could not sign off; no other worker is there to do it
+        wait_until(lambda: _serving() == 0, "workers did not sign off")
+
+
+def _serving() -> int:
+    """How many workers wait for work."""
+    return rq.Worker.count(connection=client(conf.QUEUE)) if conf.REDIS else WorkerProcess.objects.count()
 
 
 def forget_killed() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
+from asgiref.sync import sync_to_async
 from django.db import connection
 from django.utils import timezone
 
@@ -30,6 +31,14 @@ def steps(ctx: Context, count: int, then_sleep: bool = False) -> int:
         ctx.step(f"step-{number}", result)
     if then_sleep:
         ctx.sleep("sleep", "30 days")
+    return count
+
+
+@workflow(name="benchmarks.steps_once")
+def steps_once(ctx: Context, count: int) -> int:
+    """So many steps, each committed before its call too."""
+    for number in range(count):
+        ctx.step(f"step-{number}", result, once=True)
     return count
 
 
@@ -130,6 +139,22 @@ def query() -> int:
         cursor.execute("SELECT 1")
         [(value,)] = cursor.fetchall()
     return int(value)
+
+
+async def aquery() -> int:
+    """The same, awaited."""
+    return await sync_to_async(query)()
+
+
+@workflow(name="benchmarks.aquerying")
+async def aquerying(ctx: AsyncContext, count: int, are_plain: bool) -> int:
+    """A join of branches whose steps look into the database, with a plain function or with an `async def`."""
+
+    async def branch(c: AsyncContext) -> int:
+        value: int = await c.step("step", query if are_plain else aquery)
+        return value
+
+    return len(await ctx.join("all", {f"branch-{number}": branch for number in range(count)}))
 
 
 @workflow(name="benchmarks.aparallel")

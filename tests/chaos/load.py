@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import transaction
 
 from durable.core.records import ENDED
 from durable.models import Entry, QueueMessage, Run
 from tests.chaos import workflows
-
-T = TypeVar("T")
-
-
-def force(call: Callable[[], T], seconds: float = 60.0) -> T:
-    """The answer of a call that may be repeated: ids make it the same call."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return call()
-        except (OperationalError, InterfaceError):
-            connections.close_all()
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.05)
-
+from tests.support.forcing import force
 
 #: What the starts say of the ranks of their runs, in turn: eight kinds of runs have each of them at times.
 RANKS: Final[tuple[dict[str, Any], ...]] = (

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.child_path import child_path
+from tests.support.processes import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONCURRENCY = (1, 4)
@@ -27,18 +24,5 @@ def test_runs_of_every_kind_survive_chaos(load: str) -> None:
     seed = random.SystemRandom().randrange(1 << 30)
     concurrency = random.SystemRandom().choice(CONCURRENCY)
     options = ["--seconds", str(SECONDS[load]), "--seed", str(seed), "--concurrency", str(concurrency), "--load", load]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.chaos", *options],
-        cwd=ROOT,
-        env={
-            **{key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "REDIS_URL")},
-            "PYTHONPATH": child_path(),
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    print(done.stdout)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
-    assert "survived all" in done.stdout
+    shown = printed("tests.chaos", *options)
+    assert "survived all" in shown

@@ -118,6 +118,42 @@ def read(path: Path) -> StoredHistory:
     return found
 
 
+class TestASample:
+    def test_it_has_one_run_of_each_way_through_the_code_and_no_values(
+        self, shell: Shell, stage: Stage, tmp_path: Path
+    ) -> None:
+        def ways(ctx: Context, number: int, name: str) -> None:
+            ctx.step("part" if number % 3 else "whole", echo, name)
+            if number % 2:
+                ctx.sleep("wait", "1 day")
+
+        with deployed(ways) as made:
+            for number in range(24):
+                stage.start(made, number, "Ada Lovelace", id=f"way-{number:02}")
+            done = shell("export", "--sample")
+            assert (done.status, done.err) == (0, "")
+            assert "Ada" not in done.out
+            path = tmp_path / "sample.jsonl"
+            path.write_text(done.out, encoding="utf-8")
+            found = {each.run.id: each.run.state for each in read_files([path])}
+            # of those that sleep and those that have ended, the newest with and without "part"
+            assert found == {"way-23": "sleeping", "way-21": "sleeping", "way-22": "completed", "way-18": "completed"}
+            path.write_text(shell("export", "--sample", "--decrypt").out, encoding="utf-8")
+            assert "Ada" in path.read_text(encoding="utf-8")
+            assert shell("replay-check", "--diff", "-o", "markdown", "--from", str(path)).lines[4:] == [
+                "2 open runs: all go on with this change.",
+                "",
+                "2 ended runs: it decides as before in all that could be compared.",
+            ]
+            assert shell("export", "--sample", "--workflow", "nobody.knows").out == ""
+
+    @pytest.mark.parametrize("given", [["way-1"], ["--state", "failed"]])
+    def test_it_chooses_the_runs_itself(self, shell: Shell, given: list[str]) -> None:
+        done = shell("export", "--sample", *given)
+        assert done.status == 2
+        assert "--workflow" in done.err
+
+
 class TestTheFile:
     def test_it_has_all_that_is_recorded(self, shell: Shell, started: Run, tmp_path: Path) -> None:
         store = runtime.current().store

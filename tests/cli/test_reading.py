@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -13,9 +14,11 @@ from django.conf import settings
 from django.test import override_settings
 from django.utils import timezone
 
+from durable import runtime
 from durable.cli import list_command
 from durable.inspection.tree import history_tree
 from durable.models import Cause, Run
+from tests.cli import workflows
 from tests.cli.conftest import Shell, Stage
 from tests.cli.workflows import HOSTILE, approving, echo, failing, napping, racing, steps
 
@@ -55,7 +58,7 @@ class TestCauses:
 
     def test_without_failed_runs(self, shell: Shell) -> None:
         done = shell("causes")
-        assert (done.status, done.out, done.err) == (0, "", "No run is failed.\n")
+        assert (done.status, done.out, done.err) == (0, "", "No run is failed or held.\n")
 
 
 class TestList:
@@ -418,3 +421,35 @@ def test_what_no_tag_is_is_a_wrong_use(stage: Stage, shell: Shell) -> None:
         assert done.status != 0
         assert "argument --tag: " in done.err
     assert shell("start", "cli.echo", "1", "--tag", "a=b", "--tag", "a=c").status == 2
+
+
+class TestStream:
+    @pytest.fixture(autouse=True)
+    def collected(self, stage: Stage) -> Iterator[None]:
+        """Keep what steps emit in this process: a reader of Redis does not see this test's transaction."""
+        at = stage.at = replace(stage.at, chunks=[])
+        runtime.activate(at)
+        yield
+        runtime.deactivate(at)
+
+    def test_what_a_step_emits_and_its_result(self, shell: Shell, stage: Stage) -> None:
+        stage.start(workflows.spelling, "ab\x1b", id="run-1")
+        done = shell("stream", "run-1", "spell")
+        assert (done.status, done.lines, done.err) == (0, ["a", "b", "\\x1b"], "The step has ended.\n")
+        found = shell("stream", "run-1", "spell", "--output", "json").all_json
+        assert [(each["event"], each["value"]) for each in found] == [
+            ("chunk", "a"),
+            ("chunk", "b"),
+            ("chunk", "\x1b"),
+            ("result", 3),
+        ]
+        rest = shell("stream", "run-1", "spell", "--output", "json", "--after", found[1]["id"]).all_json
+        assert rest == found[2:]
+
+    def test_of_a_step_that_failed_the_error(self, shell: Shell, stage: Stage) -> None:
+        stage.start(workflows.spelling, "", id="run-1")
+        done = shell("stream", "run-1", "spell")
+        assert (done.status, done.out, done.err) == (1, "", "durable: CriticalError: nothing to spell\n")
+
+    def test_of_no_run(self, shell: Shell) -> None:
+        assert shell("stream", "nobody", "spell").status == 1

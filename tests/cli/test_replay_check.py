@@ -184,6 +184,10 @@ class TestWhatItSays:
         (line,) = shell("replay-check").lines
         assert line.startswith("2 runs of gate.cli (order-")
         assert "): not checked: KeyError" in line
+        done = shell("replay-check", "--diff", "-o", "markdown")
+        assert done.status == 2
+        assert "**2 open runs could not be checked.**" in done.lines
+        assert "all go on" not in done.out
 
     def test_what_was_found_before_ctrl_c(self, shell: Shell, code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
         code.deploy(lambda ctx: waiting(ctx, "charge"))
@@ -255,6 +259,54 @@ class TestTheDifferenceOfDecisions:
         (group,) = shell("replay-check", "--diff", "--format", "json").json["decisions"]
         assert (group["place"], group["count"], group["of"]) == ("refund", 3, 10)
         assert set(group["runs"]) == {"order-7", "order-8", "order-9"}
+
+    def test_the_text_of_a_comment_says_what_would_stop_too(self, shell: Shell, code: Code) -> None:
+        code.deploy(choosing)
+        for number in range(10):
+            code.start(number, id=f"order-{number}")
+        code.deploy(lambda ctx: waiting(ctx, "charge"), name="gate.open")
+        for number in range(3):
+            code.start(id=f"open `{number}` @ada", name="gate.open")
+        code.deploy(lambda ctx, amount: ctx.step("ship" if amount < 7 else "refund", work))
+        code.deploy(lambda ctx: waiting(ctx, "pay"), name="gate.open")
+        done = shell("replay-check", "--diff", "-o", "markdown")
+        assert done.status == 1
+        marker, title, stops, *block = (each for each in done.lines if each)
+        assert (marker, title) == ("<!-- durable replay-check -->", "### Recorded runs with this change")
+        assert stops == "**3 open runs: 0 go on, the code of this change would stop 3.**"
+        assert block[0] == "```text"
+        assert block[1].startswith("3 runs of gate.open (open `")
+        assert block[2] == "```"
+        assert block[3] == "**10 ended runs: it decides otherwise in 3.**"
+        assert block[4] == "```text"
+        assert block[5].startswith("in 3 of 10 runs of gate.cli the new code would have done step")
+        assert block[6:] == ["```"]
+
+    def test_the_text_of_a_comment_where_all_is_fine(self, shell: Shell, code: Code) -> None:
+        code.deploy(choosing)
+        code.start(1, id="order-1")
+        code.deploy(lambda ctx: waiting(ctx, "charge"), name="gate.open")
+        code.start(id="open-1", name="gate.open")
+        done = shell("replay-check", "--diff", "-o", "markdown")
+        assert done.status == 0
+        assert [each for each in done.lines if each][2:] == [
+            "1 open run: all go on with this change.",
+            "1 ended run: it decides as before in all that could be compared.",
+        ]
+        assert [each for each in shell("replay-check", "-o", "markdown").lines if each][2:] == [
+            "2 recorded runs: all go on with this change."
+        ]
+
+    def test_no_id_ends_the_block_of_a_comment(self, shell: Shell, code: Code) -> None:
+        code.deploy(lambda ctx: waiting(ctx, "charge"))
+        code.start(id="a ```` <img src=x> @all")
+        code.deploy(lambda ctx: waiting(ctx, "pay"))
+        lines = shell("replay-check", "--diff", "-o", "markdown").lines
+        first, last = (number for number, line in enumerate(lines) if line.startswith("`````"))
+        assert lines[first] == "`````text"
+        assert lines[last] == "`````"
+        assert "<img src=x> @all" in lines[first + 1]
+        assert not any("<img" in line for line in [*lines[:first], *lines[last:]])
 
     def test_json_has_the_ids_of_all_runs_of_a_decision(self, shell: Shell, code: Code) -> None:
         code.deploy(choosing)

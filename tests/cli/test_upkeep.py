@@ -151,7 +151,7 @@ class TestDoctor:
         done = shell("doctor")
         assert done.status == 0, done.out
         rows = dict(line.split()[:2] for line in done.lines[1:])
-        assert rows == dict.fromkeys(("settings", "database", "redis", "workers", "sweep", "runs"), "ok")
+        assert rows == dict.fromkeys(("settings", "database", "redis", "workers", "sweep", "mark", "runs"), "ok")
 
     def test_no_worker_at_work(self, shell: Shell) -> None:
         done = shell("doctor")

@@ -83,7 +83,7 @@ class TestVerbs:
     def test_runs_are_named_by_ids_or_by_a_cause(self, shell: Shell, arguments: list[str]) -> None:
         done = shell("recover", *arguments)
         assert done.status == 2
-        assert "ids of runs, or --cause or --place" in done.err
+        assert "ids of runs, or --cause, --place" in done.err
 
     def test_retry_is_an_alias_of_recover(self, shell: Shell, stage: Stage) -> None:
         stage.start(failing, id="one")
@@ -610,7 +610,10 @@ class TestBulk:
         assert shell("bulk", bulk_id).out.startswith("Done: 4 of 4; 2 failed again.")
         assert shell("stop-here", bulk_id).status == 1
 
-    @pytest.mark.parametrize(("verb", "option"), [(v, o) for v, options in BULK_OPTIONS.items() for o in options])
+    #: Runs are settled by a cause, and not by their ids: tests/cli/test_settling.py.
+    @pytest.mark.parametrize(
+        ("verb", "option"), [(v, o) for v, options in BULK_OPTIONS.items() for o in options if v != "settle"]
+    )
     def test_a_bulk_has_the_options_of_its_verb(self, verb: str, option: str, shell: Shell, stage: Stage) -> None:
         stage.start(napping, id="one")
         value, is_required = {"queue": "high"}.get(option, ""), BULK_OPTIONS[verb][option].is_required

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Any
 
-from durable import Context, CriticalError, workflow
+from durable import Context, CriticalError, current_step, workflow
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
 
@@ -115,3 +115,16 @@ def steps(ctx: Context) -> int:
     for name in ("a", "b", "c"):
         total += ctx.step(name, lambda: 1)
     return total
+
+
+def spell(word: str) -> int:
+    for letter in word:
+        current_step().emit(letter)
+    if not word:
+        raise CriticalError("nothing to spell")
+    return len(word)
+
+
+@workflow(name="cli.spelling")
+def spelling(ctx: Context, word: str) -> int:
+    return ctx.step("spell", spell, word)

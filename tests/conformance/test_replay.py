@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from durable import InvalidTransitionError
 from durable.core.records import ENDED
+from durable.errors import InvalidTransitionError
 from durable.testing import Harness
 from tests.conformance import grammar
 from tests.conformance.interpreter import START, WORKFLOWS

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-import durable.core.errors
+import durable.errors
 from tests.conformance.grammar import Json
 
 CallTrace: TypeAlias = tuple[str, int]  # the step's path, the call's number
 RollbackTrace: TypeAlias = tuple[str, Json]  # the step's path, its output
 
-_ENGINE_ERRORS = frozenset(durable.core.errors.__all__)
+_ENGINE_ERRORS = frozenset(durable.errors.__all__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,8 @@ class _Awaited:
             return _AwaitedQueue(found)
         if name in {"run_id", "random", "now", "uuid4", "is_evicted", "eviction_reason", "logger"}:
             return found
+        if name == "link":
+            return lambda *args, **options: _Done(_AwaitedLink(found(*args, **options)))
         return lambda *args, **options: _Done(found(*args, **options))
 
     def try_block(self, name: str, body: Body, **options: Any) -> _Done:
@@ -91,6 +93,15 @@ class _Awaited:
 
     def race(self, name: str, branches: Mapping[str, Body]) -> _Done:
         return _Done(self.ctx.race(name, {each: _plain(body) for each, body in branches.items()}))
+
+
+class _AwaitedLink:
+    def __init__(self, link: Any) -> None:
+        self.url, self.expires_at = link.url, link.expires_at
+        self._link = link
+
+    def wait(self, *args: Any, **options: Any) -> _Done:
+        return _Done(self._link.wait(*args, **options))
 
 
 class _AwaitedQueue:

@@ -8,21 +8,10 @@ from typing import Any
 
 import pytest
 
-from durable import (
-    AsyncContext,
-    ChildCancelledError,
-    Context,
-    CriticalError,
-    KeyConflictError,
-    Limit,
-    RollbackContext,
-    get_run,
-    runtime,
-    signals,
-    workflow,
-)
+from durable import AsyncContext, Context, CriticalError, Limit, RollbackContext, get_run, runtime, signals, workflow
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import Batch, Committed
+from durable.errors import ChildCancelledError, KeyConflictError
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.testing import Harness

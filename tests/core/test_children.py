@@ -7,21 +7,9 @@ from typing import Any
 
 import pytest
 
-from durable import (
-    ANY,
-    AsyncContext,
-    Break,
-    ChildFailedError,
-    ChildTimeoutError,
-    Context,
-    Continue,
-    CriticalError,
-    ReplayRefusedError,
-    RunConflictError,
-    get_run,
-    workflow,
-)
+from durable import ANY, AsyncContext, Break, Context, Continue, CriticalError, get_run, workflow
 from durable.core.registry import registry
+from durable.errors import ChildFailedError, ChildTimeoutError, ReplayRefusedError, RunConflictError
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from durable import Break, Continue, CriticalError, InvalidTransitionError
+from durable import Break, Continue, CriticalError
+from durable.errors import InvalidTransitionError
 from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.conftest import NOW

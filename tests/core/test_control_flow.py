@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from durable import Break, CriticalError, HistoryDivergedError
+from durable import Break, CriticalError
+from durable.errors import HistoryDivergedError
 from durable.testing import Harness
 from tests.core.driving import evicted_pass
 from tests.core.flavours import Flavour

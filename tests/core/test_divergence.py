@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from durable import Break, HistoryDivergedError
+from durable import Break
+from durable.errors import HistoryDivergedError
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.flavours import Flavour

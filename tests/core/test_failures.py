@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from durable import Break, CriticalError, JoinError, RaceError, RollbackError
+from durable import Break, CriticalError, RollbackError
+from durable.errors import JoinError, RaceError
 from durable.testing import Harness
 from tests.core.flavours import Flavour
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from durable import Break, CriticalError, JoinError, RollbackError
+from durable import Break, CriticalError, RollbackError
 from durable.core.records import Batch, Committed
+from durable.errors import JoinError
 from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.driving import threaded_pass

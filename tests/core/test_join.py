@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from durable import JoinError
+from durable.errors import JoinError
 from durable.testing import Harness
 from tests.core.branches import failing, sleeping, stepping, waiting
 from tests.core.driving import threaded_pass

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from durable.core.errors import ErrorInfo
 from durable.core.journal import Journal, Node
-from durable.core.records import AttemptRecord, EntryKind, SavesForgotten, Witness
+from durable.core.records import AttemptRecord, EntryKind, EntryStatus, HeldOver, SavesForgotten, Witness
 from durable.core.rewind.rewinding import Region, simplified
 from durable.core.witnesses import columns_of
 from tests.core.conftest import NOW
@@ -41,6 +41,39 @@ def test_a_commit_that_did_not_happen_has_not_ended_a_series_of_crashes() -> Non
     assert commit(found).run == {"crashes": 0}
     make(found, "c")
     assert commit(found).run is None
+
+
+def test_a_step_that_is_held_is_listed_with_the_commit_that_happens() -> None:
+    """The first one did not, and what it said of the step goes back with the entry."""
+    found = journal()
+    held = make(found, "a")
+    found.mark(held, status=EntryStatus.HELD, error=ErrorInfo("E", "m", "t"))
+    found.note_held(held)
+    batch = take(found)
+    assert batch.failure is not None
+    found.restore_batch(batch)
+    again = take(found)
+    assert again.failure == batch.failure
+    make(found, "b")
+    assert take(found).failure is None
+
+
+def test_a_step_that_is_held_anew_is_listed_whatever_an_earlier_commit_would_have_said() -> None:
+    found = journal()
+    held = make(found, "a")
+    found.mark(held, status=EntryStatus.HELD, error=ErrorInfo("E", "m", "t"))
+    found.note_held(held)
+    take(found)
+    found.mark(held, status=EntryStatus.COMPLETED)
+    batch = take(found)
+    assert batch.of(HeldOver) == [HeldOver()]
+    found.restore_batch(batch)
+    other = make(found, "b")
+    found.mark(other, status=EntryStatus.HELD, error=ErrorInfo("E", "m", "t"))
+    found.note_held(other)
+    again = take(found)
+    assert again.failure is not None
+    assert not again.of(HeldOver)
 
 
 def test_what_goes_back_comes_before_what_was_added_since() -> None:

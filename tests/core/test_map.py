@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 import pytest
 
-from durable import AsyncContext, Context, CriticalError, MapError, get_run, workflow
+from durable import AsyncContext, Context, CriticalError, get_run, workflow
 from durable.core.children import maps
 from durable.core.location import escape
+from durable.errors import MapError
 from durable.testing import Harness
 
 CALLS: list[Any] = []

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from durable import Break, InvalidTransitionError, MessageRefusedError, MessageTimeoutError
+from durable import Break
 from durable.core.records import MessageState
+from durable.errors import InvalidTransitionError, MessageRefusedError, MessageTimeoutError
 from durable.testing import Harness, SimulatedCrash
 from tests.core.answers import responses, sends
 from tests.core.flavours import Flavour

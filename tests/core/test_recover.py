@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from durable import Break, Continue, InvalidTransitionError, JoinError, StepExhaustedError, current_step
+from durable import Break, Continue, current_step
+from durable.errors import InvalidTransitionError, JoinError, StepExhaustedError
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.flavours import Flavour

@@ -20,7 +20,8 @@ from durable.apps import DurableConfig
 from durable.core import registry
 from durable.core.limits.workflow_limits import WorkflowLimits
 from durable.core.message_types import MessageTypes
-from durable.core.registry import Registry, UnknownWorkflowError
+from durable.core.outcomes import WhenExhausted
+from durable.core.registry import EndFunction, Registry, UnknownWorkflowError
 from durable.definitions import Input
 from tests.support.definitions import Definition, one, other
 
@@ -56,6 +57,8 @@ def test_a_name_is_asked_for_only_when_it_is_needed() -> None:
         limits: WorkflowLimits | None = None
         messages: MessageTypes | None = None
         is_quiet: bool = False
+        on_end: EndFunction | None = None
+        when_exhausted: WhenExhausted = "fail"
         label: str | None = None
 
         @property

@@ -8,19 +8,10 @@ from typing import Any, Literal
 
 import pytest
 
-from durable import (
-    Break,
-    Continue,
-    CriticalError,
-    EntryNotFoundError,
-    Handle,
-    ReplayRefusedError,
-    RunConflictError,
-    StalePlanError,
-    current_step,
-)
+from durable import Break, Continue, CriticalError, Handle, current_step
 from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch, MessageState
+from durable.errors import EntryNotFoundError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.flavours import Flavour

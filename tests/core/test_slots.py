@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import pytest
 
-from durable import AsyncContext, Context, CriticalError, Limit, RetryLater, UnknownLimitError, get_run, workflow
+from durable import AsyncContext, Context, CriticalError, Limit, RetryLater, get_run, workflow
 from durable.core.control_flow import PassAborted
 from durable.core.limits.slot_records import SlotKind, SlotWant
+from durable.errors import UnknownLimitError
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.testing import Harness

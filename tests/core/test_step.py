@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from durable import CriticalError, RetryLater, RollbackError, StepExhaustedError, current_step, step
+from durable import CriticalError, RetryLater, RollbackError, current_step, step
+from durable.errors import StepExhaustedError
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
 
@@ -347,6 +348,27 @@ def test_an_error_that_makes_a_sentence_of_its_argument_says_it_once(h: Harness,
     assert seen == ["declined with code 51"] * 2
     assert ended.error is not None
     assert (ended.error.type, ended.error.message) == ("SpokenError", "spoken")
+
+
+class CodedError(CriticalError):
+    """Makes its sentence when it is shown, from an argument that the record does not have."""
+
+    def __str__(self) -> str:
+        return f"declined with code {self.args[0]}"
+
+
+def test_an_error_that_cannot_be_rebuilt_with_its_sentence_is_of_the_class_above(h: Harness, flavour: Flavour) -> None:
+    seen = []
+
+    async def ship(ctx: Any) -> Any:
+        try:
+            await ctx.step("a", Counted(fails=99, error=lambda: CodedError("51")))
+        except CriticalError as caught:
+            seen.append((type(caught), str(caught)))
+        await ctx.sleep("wait", 60)
+
+    assert h.finish(h.start(flavour(ship))).state == "completed"
+    assert seen == [(CriticalError, "declined with code 51")] * 2
 
 
 def grouped(*errors: Exception) -> Callable[[], BaseException]:

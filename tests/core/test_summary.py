@@ -51,6 +51,11 @@ SENTENCES: Final[dict[SummaryKind, tuple[dict[str, Any], str]]] = {
         {"error": "NameError: x"},
         "a mistake in the code, trying again until the grace period ends: NameError: x",
     ),
+    SummaryKind.END_REFUSED: (
+        {"function": "shop.orders.ended", "error": "ValueError: x"},
+        "cannot end: its on_end, shop.orders.ended, failed, trying again: ValueError: x",
+    ),
+    SummaryKind.CANCELLING: ({"reason": "why"}, "to be cancelled by a worker: why"),
     SummaryKind.STOPPED_BY_MISTAKE: ({"error": "NameError: x"}, f"stopped: NameError: x: {STOPPED}"),
     SummaryKind.COMPENSATING: ({}, "compensating"),
     SummaryKind.HANDLER_BACKOFF: ({}, "compensating: a rollback handler waits for its next try"),

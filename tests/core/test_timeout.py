@@ -14,11 +14,12 @@ import pytest
 from django.test import override_settings
 
 import durable
-from durable import CriticalError, StepExhaustedError
+from durable import CriticalError
 from durable.conf import conf
 from durable.core.effects import Call
 from durable.core.options import CommonStepOptions, StepOptions, StepPolicy
 from durable.drivers import timeouts
+from durable.errors import StepExhaustedError
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.driving import threaded_pass

@@ -7,16 +7,9 @@ from typing import Any
 
 import pytest
 
-from durable import (
-    MessageBodyError,
-    MessageNotAcceptedError,
-    MessageRefusedError,
-    QueueMessage,
-    RaceError,
-    Workflow,
-    get_run,
-)
+from durable import QueueMessage, Workflow, get_run
 from durable.core.records import MessageState
+from durable.errors import MessageBodyError, MessageNotAcceptedError, MessageRefusedError, RaceError
 from durable.testing import Harness
 from tests.core.flavours import Flavour
 from tests.core.typed_bodies import Approval, Profile

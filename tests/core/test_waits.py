@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import durable
-from durable import MessageTimeoutError
+from durable.errors import MessageTimeoutError
 from durable.testing import Harness
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour

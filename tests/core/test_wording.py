@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-import durable
-from durable import (
-    AsyncContext,
-    Context,
+from durable import AsyncContext, Context, CriticalError, Workflow, errors, get_run, workflow
+from durable.codec import JsonCodec
+from durable.core.control_flow import ControlFlow, Park
+from durable.core.location import display_location, escape
+from durable.core.records import RunState
+from durable.core.summary import Summary, SummaryKind, asleep
+from durable.core.words import Words
+from durable.errors import (
     ContractError,
-    CriticalError,
     DurableError,
     HistoryDivergedError,
     InvalidTransitionError,
@@ -26,18 +29,8 @@ from durable import (
     RunFailedError,
     RunNotFoundError,
     StaleRunError,
-    Workflow,
     WorkflowError,
-    get_run,
-    workflow,
 )
-from durable.codec import JsonCodec
-from durable.core import errors
-from durable.core.control_flow import ControlFlow, Park
-from durable.core.location import display_location, escape
-from durable.core.records import RunState
-from durable.core.summary import Summary, SummaryKind, asleep
-from durable.core.words import Words
 from durable.testing import Harness
 
 
@@ -225,7 +218,7 @@ def drawn() -> Iterator[tuple[str, str]]:
 
 
 def test_the_docstring_draws_the_tree() -> None:
-    public = [getattr(durable, name) for name in durable.__all__]
+    public = [getattr(errors, name) for name in errors.__all__]
     real = {
         found.__name__: "" if found is DurableError else found.__mro__[1].__name__
         for found in public

@@ -80,7 +80,8 @@ def manage(site: Project, environment: dict[str, str]) -> Iterator[Run]:
 @pytest.fixture
 def no_redis() -> Iterator[None]:
     """In this process too durable uses no Redis."""
-    with override_settings(DURABLE={"REDIS": False}, RQ_QUEUES={}):
+    # with an address for the links of other tests' workflows
+    with override_settings(DURABLE={"REDIS": False, "BASE_URL": "https://testserver"}, RQ_QUEUES={}):
         yield
 
 

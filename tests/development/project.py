@@ -53,6 +53,7 @@ from shop.workflows import one
 
 
 def place(request, name):
+    print("placing", name)
     return HttpResponse(one.using(id=name).start(name).state)
 
 

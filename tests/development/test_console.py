@@ -16,7 +16,7 @@ import pytest
 from django.core.management.color import color_style, no_style
 from django.test import override_settings
 
-from durable import Context, CriticalError, workflow
+from durable import Context, CriticalError, Unknown, workflow
 from durable.cli import console
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.errors import ErrorInfo
@@ -52,6 +52,10 @@ def nothing() -> None:
 
 def broken() -> None:
     raise ConnectionError("503")
+
+
+def cannot_tell() -> Unknown:
+    return Unknown("the bank is away")
 
 
 def undo(rollback: object, output: object) -> None:
@@ -99,6 +103,51 @@ class TestWording:
             "shop.asks a: waits for a message in approved or rejected",
             "shop.asks a: waits for a message in more until 3 Jan 00:00",
             "shop.asks a: completed",
+        ]
+
+    def test_a_link(self, lines: Lines) -> None:
+        @workflow(name="shop.pays")
+        def pays(ctx: Context) -> None:
+            branches = {
+                "paid": lambda c: c.link("paid").wait("answer"),
+                "cancelled": lambda c: c.queue.next("word", names=["cancel"]),
+            }
+            ctx.race("first", branches)
+
+        with Harness(now=datetime(2026, 1, 1, tzinfo=UTC)) as h:
+            h.start(pays, id="a")
+            h.settle()
+        assert lines[0] == "shop.pays a: waits for the answer of link paid or a message in cancel"
+
+    @pytest.mark.parametrize("verify", [None, cannot_tell])
+    def test_a_step_that_is_held_because_nobody_knows(self, lines: Lines, verify: Any) -> None:
+        @workflow(name="shop.charges")
+        def charges(ctx: Context) -> None:
+            ctx.step("charge", broken, once=True, verify=verify)
+
+        with Harness() as h:
+            h.start(charges, id="a")
+            h.settle()
+        failed = "shop.charges a: charge failed after T, attempt 1: ConnectionError: 503"
+        if verify is None:
+            assert lines == [f"{failed}; held, waits for a person"]
+        else:
+            first, second, third = lines
+            assert first == f"{failed}; verify is asked"
+            assert second == "shop.charges a: charge verified, T"
+            assert third.startswith("shop.charges a: charge failed, attempt 1: ConnectionError: 503")
+            assert third.endswith("; held, waits for a person")
+
+    def test_a_step_that_is_held_because_its_attempts_are_used_up(self, lines: Lines) -> None:
+        @workflow(name="shop.delivers", when_exhausted="hold")
+        def delivers(ctx: Context) -> None:
+            ctx.step("ship", broken, max_retries=0)
+
+        with Harness() as h:
+            h.start(delivers, id="a")
+            h.settle()
+        assert lines == [
+            "shop.delivers a: ship failed after T, attempt 1: ConnectionError: 503; held, waits for a person"
         ]
 
     def test_failures_and_the_end(self, lines: Lines) -> None:

@@ -89,6 +89,12 @@ class TestTogether:
         with socket.create_server(("127.0.0.1", port)):
             pass  # nobody serves there any more
 
+    def test_where_no_terminal_reads_it_each_line_is_there_at_once(self, dev: Dev, port: int) -> None:
+        program = dev(PYTHONUNBUFFERED="")  # as for most users
+        assert ask(port, "/place/order-1") == "pending"
+        program.wait_for("Starting development server")
+        program.wait_for("placing order-1")
+
     def test_a_parent_that_is_killed_takes_all_with_it(self, dev: Dev, port: int) -> None:
         program = dev()
         program.wait_for("worker ready")

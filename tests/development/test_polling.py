@@ -1,4 +1,4 @@
-"""`DURABLE["REDIS"] = False`: no Redis anywhere; workers poll the database, and are prompt about what they know."""
+"""`DURABLE["REDIS"] = False`: no Redis anywhere; workers listen or poll, and are prompt about what they know."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.core.checks import run_checks
 from django.core.management import call_command
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -21,13 +23,14 @@ from durable import get_run
 from durable.core.clock import LATEST
 from durable.inspection.findings import collect_findings
 from durable.inspection.workers import worker_overview
-from durable.notifier import notify, wakeups
+from durable.notifier import channel, notify, wakeups
+from durable.operations.holds import pause_queue, resume_queue
 from durable.store import Store
 from durable.testing import Harness
-from durable.worker.loop import DueQueues
+from durable.worker.loop import SIFTED, DueQueues
 from durable.worker.presence import ShutdownFlag
 from tests.development.conftest import Run, Start, run_command
-from tests.development.project import Project
+from tests.development.project import SETTINGS, Project
 from tests.support.processes import is_completed
 from tests.support.waiting import eventually
 
@@ -70,6 +73,19 @@ class TestWorkers:
         start("shop.starts", "a")
         eventually(lambda: store.get("a-child") is not None and is_completed(store, "a", "a-child"))
 
+    @pytest.mark.postgres
+    def test_workers_hear_of_a_start(self, manage: Run, start: Start, store: Store, site: Project) -> None:
+        """Nothing else would tell them within the test: no interval of a poll or a sweep is that short."""
+        site.write("mysite/settings.py", f"{SETTINGS}\nDURABLE |= {{'SWEEP_INTERVAL': 3600, 'POLL_INTERVAL': 3600}}\n")
+        program = manage("durable_worker", "--processes", "2")
+        first = start("shop.one", "first")
+        eventually(lambda: is_completed(store, first))
+        for number in range(5):
+            run = start("shop.one", f"run-{number}")
+            notify.notify("default")
+            eventually(lambda run=run: is_completed(store, run))  # type: ignore[misc]
+        assert program.end() == 0
+
     def test_queues_are_names_and_no_more(self, manage: Run, start: Start, store: Store, site: Project) -> None:
         other, strange = start("shop.other", "other", queue="other"), start("shop.one", "strange", queue="strange")
         named = manage("durable_worker", "other")
@@ -78,6 +94,30 @@ class TestWorkers:
         assert site.calls() == ["other"]
         manage("durable_worker").pids()
         eventually(lambda: is_completed(store, strange))
+
+    def test_many_queues_are_shared_by_workers_of_which_one_is_killed(
+        self, manage: Run, start: Start, store: Store, site: Project
+    ) -> None:
+        queues = [f"tenant-{number}" for number in range(12)]
+        paused = [start("shop.one", f"tenant-5-{number}", queue="tenant-5") for number in range(4)]
+        pause_queue("tenant-5")  # its name is known by its runs
+        programs = [manage("durable_worker", "--processes", "2", *queues) for _ in range(2)]
+        for program in programs:
+            program.pids(2)
+        held = start("shop.held", "held", queue="tenant-0")
+        eventually(lambda: site.calls() == ["held begins"])
+        [pid] = site.pids()
+        served = [each for each in queues if each != "tenant-5"]
+        runs = {queue: [start("shop.one", f"{queue}-{number}", queue=queue) for number in range(4)] for queue in served}
+        os.kill(pid, signal.SIGKILL)
+        site.let(held)
+        eventually(lambda: is_completed(store, held, *(each for some in runs.values() for each in some)))
+        assert not set(paused) & set(site.calls())
+        resume_queue("tenant-5")
+        eventually(lambda: is_completed(store, *paused))
+        done = [each for each in site.calls() if each.startswith("tenant")]
+        assert len(done) == len(set(done)) == 48
+        assert [program.end() for program in programs] == [0, 0]
 
     def test_a_killed_workers_run_goes_on(self, manage: Run, start: Start, store: Store, site: Project) -> None:
         program = manage("durable_worker")
@@ -201,6 +241,35 @@ class TestDueQueues:
         threading.Timer(0.05, due.run_is_due, ["default"]).start()
         assert due.next() == "default"
 
+    def test_queues_whose_runs_others_have_taken_are_dropped_by_one_look(self) -> None:
+        names = [f"tenant-{number:02}" for number in range(SIFTED + 2)]
+        due = DueQueues(names, serves_all=False, stop=ShutdownFlag())
+        looks: list[list[str]] = []
+
+        def look(queues: Sequence[str]) -> set[str]:
+            looks.append(list(queues))
+            due.run_is_due(names[1])  # it is told of while the look is under way, which does not see its run yet
+            return {names[5], names[3]}
+
+        for each in reversed(names):
+            due.run_is_due(each)
+        due.sift(look)
+        assert looks == [names[:SIFTED]]
+        assert [due.next() for _ in range(5)] == [names[1], names[3], names[5], *names[SIFTED:]]
+
+    def test_a_look_that_fails_drops_no_queue(self) -> None:
+        due = DueQueues(["high", "low"], serves_all=False, stop=ShutdownFlag())
+        due.report(b"low\nhigh\n")
+        with pytest.raises(OperationalError):
+            due.sift(Mock(side_effect=OperationalError("the server is away")))
+        assert [due.next(), due.next()] == ["high", "low"]
+
+    def test_one_queue_needs_no_look(self) -> None:
+        due = DueQueues(["high", "low"], serves_all=False, stop=ShutdownFlag())
+        due.run_is_due("low")
+        due.sift(Mock(side_effect=AssertionError))
+        assert due.next() == "low"
+
     def test_a_stop_ends_the_wait(self) -> None:
         stop = ShutdownFlag()
         due = DueQueues(["default"], serves_all=False, stop=stop)
@@ -226,7 +295,7 @@ class TestSurfaces:
         assert run_checks(tags=["durable"]) == []
         call_command("durable", "doctor")
         said = capsys.readouterr().out
-        assert 'not used (DURABLE["REDIS"] is False): workers poll the database every 0.5 s' in said
+        assert f'not used (DURABLE["REDIS"] is False): {channel.in_words()}' in said
         assert "problem" not in said
         assert "no issues" in run_command(site, environment, "check")
         call_command("durable", "workers")

@@ -15,9 +15,11 @@ from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SITE: Final = ROOT / "docs"
+#: What coding agents read; it is in the wheel.
+SKILL: Final = "durable/.agents/skills/durable/SKILL.md"
 PAGES: Final = tuple(
     str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", *sorted(SITE.rglob("*.md")))
+    for path in (ROOT / "README.md", ROOT / SKILL, *sorted(SITE.rglob("*.md")))
     if "_build" not in path.parts
 )
 TUTORIAL: Final = "docs/tutorial.md"  # has a project and servers of its own: see test_tutorial

@@ -15,13 +15,21 @@ from tests.docs.shell import Command, commands, fits
 #: How many blocks say that they are not run. A new one is a decision, and shows here.
 NOT_RUN = {
     "docs/admin.md": 2,
-    "docs/guides/deploying.md": 3,  # checks of recorded runs, which the memory of a page's harness has not
+    "docs/guides/coding-agents.md": 3,  # what writes into the project, and settings of pre-commit
+    "docs/guides/debug-toolbar.md": 1,  # settings of development
+    "docs/guides/deploying.md": 5,  # checks of recorded runs, which the memory of a page's harness has not; a job
     "docs/guides/from-celery.md": 1,
     "docs/guides/from-dbos.md": 1,
+    "docs/guides/from-django-ox.md": 1,
+    "docs/guides/from-django-q2-and-huey.md": 2,
+    "docs/guides/from-procrastinate.md": 1,
     "docs/guides/from-temporal.md": 1,
-    "docs/guides/operating.md": 1,  # the settings of a standby
+    "docs/guides/from-viewflow.md": 1,
+    "docs/guides/operating.md": 4,  # the settings of a standby and of Sentinels, a copy of the tables, a restore
     "docs/guides/other-projects.md": 2,  # settings of a cache and of an error tracker
     "docs/guides/security.md": 1,
+    "docs/guides/sentry.md": 1,  # the address is the reader's
+    "docs/guides/streams.md": 1,
     "docs/guides/testing.md": 1,  # files of recorded runs
     "docs/rest.md": 1,
     TUTORIAL: 2,

@@ -2,7 +2,8 @@
 
 Blocks of Python are the files that their first line names; commands are typed one after the other into one shell. `cat`
 is repeated until it shows what the page says: that is how its reader watches a worker, too. The development server gets
-a port that is free, in place of Django's own.
+a port that is free, in place of Django's own. The programs are those of this environment, or of the one that
+TUTORIAL_PROGRAMS names: `.ci/check_release.py` follows the page with what a release installs.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def shell(tmp_path: Path, redis_connection: redis.Redis) -> Iterator[Shell]:
     from django.conf import settings
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "DATABASE_"))}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    programs = environment.pop("TUTORIAL_PROGRAMS", str(Path(sys.executable).parent))
+    environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     shell = Shell(tmp_path, {**environment, "REDIS_URL": settings.REDIS_URL, "COLUMNS": "100", "PACKING_SECONDS": "2"})
     yield shell
     shell.close()

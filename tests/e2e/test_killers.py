@@ -12,9 +12,9 @@ from django.contrib.auth.models import Permission, User
 from django.db.models import Count
 from django.test import override_settings
 
-from durable import Actor, Handle, acting_as, get_run
+from durable import Handle, get_run
 from durable.models import OperatorAction, Run
-from durable.operations import bulk
+from durable.operations import Actor, acting_as, bulk
 from tests.e2e.workers import Workers
 from tests.e2e.workflows import WAYS, bystander, hoarder, killer, slow_bystander
 

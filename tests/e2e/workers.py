@@ -50,7 +50,14 @@ class Workers:
 
     def kill_one(self, chooser: random.Random) -> None:
         """SIGKILL a worker with all its processes, and start another one in its place."""
-        index = chooser.randrange(len(self._processes))
+        self._kill(chooser.randrange(len(self._processes)))
+
+    def kill_all(self) -> None:
+        """SIGKILL each worker with all its processes, and start others in their place."""
+        for index in range(len(self._processes)):
+            self._kill(index)
+
+    def _kill(self, index: int) -> None:
         self._end(self._processes[index])
         self.kills += 1
         self._processes[index] = self._start()

@@ -9,7 +9,8 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
 
-from durable import Break, Context, Continue, OpenTransactionError, RetryLater, current_step
+from durable import Break, Context, Continue, RetryLater, current_step
+from durable.errors import OpenTransactionError
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
 

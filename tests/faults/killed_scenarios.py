@@ -1,4 +1,5 @@
-"""What `tests.faults.killed_commits` drives: keyed children, a compensated map, one recovered in batches, and tags.
+"""What `tests.faults.killed_commits` drives: keyed children, a compensated map, one recovered in batches, tags, and
+ends that write rows.
 
 A scenario is called again from its beginning by each process, so each of its acts changes nothing where it was done
 before.
@@ -13,18 +14,11 @@ from django.apps import apps
 from django.db import connection
 from django.db.models import Model
 
-from durable import (
-    ChildCancelledError,
-    Context,
-    CriticalError,
-    KeyConflictError,
-    RollbackContext,
-    get_run,
-    runtime,
-    workflow,
-)
+from durable import Context, CriticalError, RollbackContext, RunInfo, get_run, runtime, workflow
 from durable.core.children import maps
+from durable.errors import ChildCancelledError, KeyConflictError
 from durable.models import Cascade, Child, Entry, GroupTally, Run, RunKey, RunTag, Turn
+from durable.operations import ends
 from durable.store import families
 from project.shop.models import Mail
 from tests.support.stores import in_force, passed, settle
@@ -110,6 +104,31 @@ def tagging(ctx: Context) -> None:
     ctx.tag(stage="done")
 
 
+def note_end(run: RunInfo) -> None:
+    """A row for each end, which nobody may write twice, and another run: a process may die after its start."""
+    post(f"{run.id} {run.state}")
+    keyed.using(id=f"after {run.id}").start(waits=False)
+
+
+@workflow(name="faults.noted_child", on_end=note_end)
+def noted_child(ctx: Context) -> str:
+    """Wait until it is told to go on, or cancelled with its parent."""
+    ctx.queue.next("go")
+    return ctx.run_id
+
+
+@workflow(name="faults.noted", on_end=note_end)
+def noted(ctx: Context, outcome: str) -> str:
+    """Leave a child behind, and end in one way or another."""
+    child = ctx.start_child("child", noted_child)
+    ctx.step("post", post, ctx.run_id, atomic=True, retry_backoff_base=0)
+    if outcome == "fails":
+        raise CriticalError("an end too")
+    if outcome == "waits":
+        child.result("end", timeout="1 day")
+    return outcome
+
+
 # -- the scenarios
 
 
@@ -164,6 +183,18 @@ def tagged_family() -> None:
     settle()
 
 
+def noted_ends() -> None:
+    """Runs end in each way, and their children with them or before."""
+    ends.declare(runtime.current().store)
+    for outcome in ("returns", "fails", "waits", "waits cancelled"):
+        noted.using(id=outcome).start(outcome.split()[0])
+    settle()
+    get_run("waits:child").send("go", id="go")
+    if get_run("waits cancelled").state == "sleeping":
+        get_run("waits cancelled").cancel(reason="enough")
+    settle()
+
+
 def _driven(drive: Callable[[], None]) -> Callable[[], None]:
     def driven() -> None:
         maps._BATCH = families._AT_ONCE = 2  # type: ignore[misc]  # so that a few children make several batches
@@ -178,6 +209,7 @@ SCENARIOS: Final = {
     "compensation": _driven(compensated_map),
     "recovery": _driven(recovered_map_in_batches),
     "tags": _driven(tagged_family),
+    "ends": _driven(noted_ends),
 }
 
 

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -24,18 +23,8 @@ from durable.worker.rq import SimpleWorker, Worker
 pytestmark = pytest.mark.redis
 
 
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """RQ's worker installs its own."""
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    stop.clear()
-
-
 def test_a_worker_that_was_asked_to_stop_before_it_listened_stops(
-    redis_connection: redis.Redis, handlers: None
+    redis_connection: redis.Redis, signal_handlers: None
 ) -> None:
     worker = SimpleWorker([Queue("default", connection=redis_connection)], connection=redis_connection)
     stop.request()
@@ -79,7 +68,7 @@ def idle(kind: type[SimpleWorker | Worker], connection: redis.Redis) -> SimpleWo
 
 @pytest.mark.parametrize("kind", [SimpleWorker, Worker])
 def test_a_stop_that_a_logging_handler_has_swallowed_ends_the_wait_for_jobs(
-    rq_redis: redis.Redis, handlers: None, kind: type[SimpleWorker | Worker]
+    rq_redis: redis.Redis, kind: type[SimpleWorker | Worker]
 ) -> None:
     worker = idle(kind, rq_redis)
     signalling = _Signalling()
@@ -99,7 +88,7 @@ def test_a_stop_that_a_logging_handler_has_swallowed_ends_the_wait_for_jobs(
 @pytest.mark.parametrize("kind", [SimpleWorker, Worker])
 def test_a_stop_while_the_record_of_a_job_is_read_ends_the_wait_for_jobs(
     rq_redis: redis.Redis,
-    handlers: None,
+    signal_handlers: None,
     kind: type[SimpleWorker | Worker],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

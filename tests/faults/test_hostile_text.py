@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from durable import Context, PayloadError, RunCancelledError, RunNotFoundError, get_run, workflow
+from durable import Context, get_run, workflow
 from durable.core import location
+from durable.errors import PayloadError, RunCancelledError, RunNotFoundError
 from durable.models import Run
 from tests.faults.passing import pass_once
 

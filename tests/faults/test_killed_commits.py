@@ -79,3 +79,17 @@ def test_a_run_tags_itself_and_its_children(child_environment: dict[str, str]) -
     assert tags == {each: {"part": "1" if "child" in each else "2"} for each in children}
     assert len(children) == 6, "the replay in place has started them anew"
     assert kills >= 20
+
+
+def test_the_rows_of_an_on_end_agree_with_the_runs(child_environment: dict[str, str]) -> None:
+    found, kills = survived(child_environment, "ends")
+    states = {run_id: state for run_id, state, _, _ in found["runs"]}
+    outcomes = {"returns": "completed", "fails": "failed", "waits": "completed", "waits cancelled": "cancelled"}
+    ends = {
+        **outcomes,
+        **{f"{each}:child": "completed" if each == "waits" else "cancelled" for each in outcomes},
+    }
+    assert states == {**ends, **{f"after {each}": "completed" for each in ends}}
+    noted = [f"{run_id} {state}" for run_id, state in ends.items()]
+    assert found["written"] == sorted([*noted, *outcomes, *(f"after {each}" for each in ends)])
+    assert kills >= 50

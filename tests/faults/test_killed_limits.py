@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from durable import Actor, Handle, acting_as, get_run
+from durable import Handle, get_run
 from durable.models import OperatorAction, RateKey, Reservation, Run, Slot
-from durable.operations import bulk
+from durable.operations import Actor, acting_as, bulk
 from durable.operations.canary import Canary
 from tests.e2e.workers import Workers
 from tests.faults.dying import DEATHS, DIED_AT

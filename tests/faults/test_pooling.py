@@ -163,7 +163,7 @@ def test_a_statement_that_waits_for_a_lock_behind_a_pooler_is_not_taken_for_unan
             return bool(cursor.fetchone()[0])
 
         eventually(is_waiting)
-        assert unanswered._is_busy_with(waiting[0])
+        assert not unanswered._is_lost(waiting[0], unanswered._IDLE)
     thread.join(300)
     with connections[ALIAS].cursor() as cursor:
         cursor.execute("SELECT number FROM counter")

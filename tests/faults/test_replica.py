@@ -101,6 +101,7 @@ class TestLag:
         staff.standby.pause()
         try:
             start("after")
+            staff.standby.receive()
             shown = staff.list()
             assert "before" in shown
             assert "after" not in shown

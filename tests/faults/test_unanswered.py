@@ -20,7 +20,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from durable import AsyncContext, Context, workflow
 from durable.conf import conf
 from durable.handles import Handle
-from durable.models import Run
+from durable.models import Attempt, Run
 from durable.store import store_for
 from durable.worker import unanswered
 from durable.worker.presence import ShutdownFlag
@@ -82,6 +82,20 @@ def ask_at_length() -> str:
 @workflow(name="faults.unanswered_question")
 def asking(ctx: Context) -> str:
     return ctx.step("ask", ask_at_length, max_retries=0, timeout=0)
+
+
+def ask() -> str:
+    """Ask the database something short."""
+    strike()
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT 'answered'")
+        [answer] = cursor.fetchone()
+    return str(answer)
+
+
+@workflow(name="faults.unanswered_by_another")
+def asking_again(ctx: Context, *, atomic: bool) -> str:
+    return ctx.step("ask", ask, timeout=0, atomic=atomic)
 
 
 @pytest.fixture(scope="module")
@@ -186,20 +200,44 @@ def test_what_the_code_of_a_step_asks_the_database_is_not_ended(
     assert handle.output == "answered"
 
 
+@pytest.mark.parametrize("atomic", [False, True])
+def test_what_a_step_asks_a_server_that_another_one_has_replaced_is_ended(
+    network: Network, directly: str, caplog: pytest.LogCaptureFixture, atomic: bool
+) -> None:
+    """The new server has no such session, so it executes nothing for the step; the leases are renewed there."""
+    global _strike
+
+    def fail_over() -> None:
+        connections[ALIAS].ensure_connection()
+        lose_after_renewal(network)
+        with psycopg.connect(directly, autocommit=True) as session:
+            session.execute(
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+    _strike = fail_over
+    handle = asking_again.start(atomic=atomic)
+    with caplog.at_level(logging.WARNING, logger="durable"), worker(network, handle):
+        pass
+    assert handle.output == "answered"
+    assert [each.number for each in Attempt.objects.using(ALIAS).filter(run=handle.id)] == [1]
+
+
 def test_a_statement_that_waits_for_a_lock_is_not_ended(
     network: Network, directly: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its server is busy with it, and the pass would have to do its work again."""
     global _strike
     holding, asked = psycopg.connect(directly), threading.Event()
-    is_busy_with = unanswered._is_busy_with
+    is_lost = unanswered._is_lost
 
-    def noting(connection: Any) -> bool:
-        found = is_busy_with(connection)
+    def noting(connection: Any, lost: str) -> bool:
+        found = is_lost(connection, lost)
         asked.set()
         return found
 
-    monkeypatch.setattr(unanswered, "_is_busy_with", noting)
+    monkeypatch.setattr(unanswered, "_is_lost", noting)
     _strike = partial(holding.execute, "SELECT id FROM durable_run FOR UPDATE")
     handle = plain.start()
     with caplog.at_level(logging.WARNING, logger="durable"), worker(network, handle):

@@ -27,7 +27,9 @@ from durable import (
     Context,
     Continue,
     CriticalError,
+    Found,
     Limit,
+    NotDone,
     RetryLater,
     RollbackContext,
     current_step,
@@ -548,3 +550,52 @@ def hanging(ctx: Context, marker: str) -> Any:
 
 if point := os.environ.get("FAULTS_DIE_AFTER"):
     dying.arm(point)
+
+
+def charge_at_bank(order: int, dies: bool) -> str:
+    """Charge, and now and then die before or after that, or hear nothing."""
+    key = current_step().idempotency_key
+    with redis() as bank:
+        chance = bank.incr(f"outside:tries:{key}") * 7 + order
+        if dies and chance % 11 == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        bank.hincrby("outside:charged", key, 1)
+        if dies and chance % 13 == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    if chance % 5 == 0:
+        raise TimeoutError("the bank did not answer")
+    return f"receipt {order}"
+
+
+def find_at_bank(order: int, dies: bool) -> Found[str] | NotDone:
+    """What the bank says."""
+    with redis() as bank:
+        is_charged = bank.hexists("outside:charged", current_step().idempotency_key)
+    return Found(f"receipt {order}") if is_charged else NotDone()
+
+
+def pay_back_at_bank(rollback: RollbackContext, receipt: str) -> None:
+    """Pay back, each receipt once."""
+    with redis() as bank:
+        bank.hsetnx("outside:paid back", receipt, 1)
+
+
+@workflow(name="faults.paying")
+def paying(ctx: Context, order: int, dies: bool, fails: bool) -> str:
+    """Charge once, and with `fails` have it paid back."""
+    ctx.rollback_checkpoint("paid")
+    receipt = ctx.step(
+        "charge",
+        charge_at_bank,
+        order,
+        dies,
+        once=True,
+        verify=find_at_bank,
+        rollback=pay_back_at_bank,
+        max_retries=None,
+        retry_backoff_base=0.01,
+        retry_backoff_max=0.05,
+    )
+    if fails:
+        raise CriticalError("out of stock")
+    return receipt

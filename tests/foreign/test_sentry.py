@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.foreign.conftest import ROOT
+from tests.support.processes import WITHOUT_SERVERS, printed
 
 pytestmark = pytest.mark.slow
 
@@ -17,17 +15,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def events() -> dict[str, dict[str, Any]]:
     """The events by run."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.foreign.reports"],
-        cwd=ROOT,
-        env={"DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": "sqlite://", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = printed("tests.foreign.reports", environment=WITHOUT_SERVERS).splitlines()
+    found = [json.loads(line) for line in lines]
     assert len(found) == 4, [each.get("logentry") for each in found]
     return {each["extra"]["run_id"]: each for each in found}
 

@@ -12,10 +12,11 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from durable import Actor, Context, acting_as, get_run, workflow
+from durable import Context, get_run, workflow
 from durable.inspection import comparison, history_counts
 from durable.inspection.comparison import Comparison, compare_runs
 from durable.models import Run
+from durable.operations import Actor, acting_as
 from durable.runtime import current
 from tests.support.stores import passed
 

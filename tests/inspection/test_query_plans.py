@@ -22,17 +22,19 @@ from pytest_django import DjangoDbBlocker
 
 from durable.api.changes import Follower
 from durable.core.rewind.rewinding import Region
+from durable.core.summary import Summary, SummaryKind
 from durable.inspection import causes, history_counts, places, run_lanes, timeline_reads, tree, workflows
 from durable.inspection.activities import ENTRIES as ENTRIES_OF_A_RUN
 from durable.inspection.activities import usual_durations, workflow_durations
-from durable.inspection.causes import list_causes
+from durable.inspection.causes import held_by_cause, list_causes
 from durable.inspection.comparison import compare_runs
 from durable.inspection.events import list_events
+from durable.inspection.held import held_runs
 from durable.inspection.pagination import cursor_of
 from durable.inspection.progress import progress_of
 from durable.inspection.run_lanes import WINDOW
 from durable.inspection.workflows import KINDS, NEWEST, find_names, last_day, last_hour_and_day
-from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run
+from durable.models import Cause, Entry, EntryMetadata, Failure, OperatorAction, RollupProgress, Run
 from durable.models.run import RunQuerySet
 from durable.operations.prune import preview_pruning, prune
 from durable.replay_check.reading import open_runs, sampled_runs
@@ -65,6 +67,8 @@ LISTS = [
     "/causes",
     "/running",
     "/runs?attention=true",
+    "/runs?held=true",
+    "/runs?held=true&workflow=big.workflow_3",
     "/runs?diverged=true",
     "/runs?stuck=true",
     "/runs?undone=true",
@@ -141,6 +145,17 @@ def test_lists_of_the_interface_sift_no_more_than_a_window(get: Callable[[str], 
             paged(get, address)
         assert scans(queries, GROWING) + sorts(queries, GROWING) == [], address
         assert sifted(queries, GROWING) <= WINDOW, address
+
+
+def plans_of(queries: CaptureQueriesContext) -> list[str]:
+    """The plans of the statements that read failures, as text."""
+    found = []
+    with connection.cursor() as cursor:
+        for each in [each["sql"] for each in queries.captured_queries if "durable_failure" in each["sql"]]:
+            if each.startswith("SELECT"):
+                cursor.execute(f"EXPLAIN {each}")
+                found += [row[0] for row in cursor.fetchall()]
+    return found
 
 
 def runs_of_a_workflow(_request: Any, runs: RunQuerySet) -> RunQuerySet:
@@ -489,3 +504,60 @@ def test_names_are_looked_up_one_by_one() -> None:
             assert find_names(kind, "b" if kind == "workflow" else "").names or kind == "worker"
         assert scans(queries, GROWING) + sorts(queries, GROWING) == [], kind
         assert read(queries, "durable_run") <= NEWEST + 100, kind
+
+
+# -- at the end, because what is estimated of the table of failures stays behind
+
+
+@pytest.mark.parametrize("number", [3, 5_000])
+def test_held_runs_are_read_along_their_own_index(get: Callable[[str], Any], number: int) -> None:
+    an_open_run = Run.objects.filter(state="sleeping").order_by("id")[:1]
+    waiting = list(Run.objects.exclude(state__in=["completed", "failed", "cancelled"]).order_by("id")[:number])
+    assert an_open_run.exists()
+    cause = Cause.objects.order_by("pk")[0]
+    for each in waiting:
+        each.summary = Summary(SummaryKind.WAITING, doing=[DOING], queues=None, until=None).stored
+    Run.objects.bulk_update(waiting, ["summary"], batch_size=1_000)
+    Failure.objects.filter(run__in=[each.pk for each in waiting]).delete()
+    Failure.objects.bulk_create(
+        Failure(
+            run=each,
+            cause=cause,
+            workflow=each.workflow,
+            queue=each.queue,
+            failed_at=each.created_at,
+            run_created_at=each.created_at,
+            is_held=True,
+        )
+        for each in waiting
+    )
+    with connection.cursor() as cursor:  # runs that have failed once
+        cursor.execute(
+            "INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open)"
+            " SELECT id, %s, workflow, queue, '', created_at, created_at, false FROM durable_run ON CONFLICT DO NOTHING",
+            [cause.pk],
+        )
+        cursor.execute("ANALYZE durable_failure, durable_run")
+    page = min(len(waiting), 50)
+    for address in (
+        "/runs?held=true",
+        "/runs?held=true&state=sleeping",
+        "/runs?attention=true",
+        "/runs?cause=" + cause.fingerprint,
+    ):
+        with CaptureQueriesContext(connection) as queries:
+            paged(get, address)
+        assert scans(queries, GROWING) + sorts(queries, GROWING) == [], address
+        assert sifted(queries, GROWING) <= WINDOW, address
+    assert len(get("/runs?held=true")["results"]) == page
+    with CaptureQueriesContext(connection) as queries:
+        get("/runs?held=true")
+    assert "durable_failure_held" in " ".join(plans_of(queries))
+    for reading in (held_runs, held_by_cause, lambda: list_causes(timezone.now())):
+        with CaptureQueriesContext(connection) as queries:
+            reading()
+        assert scans(queries, GROWING) == []
+
+
+#: What a held step has in its run's summary.
+DOING = {"kind": "exhausted", "location": "charge", "error": "BankError", "attempt": 3}

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, RunConflictError, signals, workflow
+from durable import AsyncContext, Context, signals, workflow
 from durable.core.effects import Call
 from durable.core.records import RunRecord
 from durable.core.run_pass import PassOutcome
+from durable.errors import RunConflictError
 from durable.instrumentation import observers
-from durable.instrumentation.observers import CallEnds, PassEnds
+from durable.instrumentation.observers import CallEnds, PassEnds, VerbCall
 from durable.operations.holds import hold_starts
 from durable.testing import Harness
 from tests.core.driving import evicted_pass, threaded_pass
@@ -77,6 +78,29 @@ class Broken:
 
     def run_started(self, run: RunRecord) -> None:
         self._turn("run started")
+
+    def verb_begins(self, call: VerbCall) -> CallEnds:
+        self._turn("verb begins")
+        return lambda _error: self._turn("verb ends")
+
+
+class NotingVerbs(Noting):
+    """Notes verbs alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wants = False
+
+    def run_started(self, run: RunRecord) -> None:
+        """Note nothing."""
+
+    def verb_begins(self, call: VerbCall) -> CallEnds:
+        self.notes.append((call.action, call.about, list(call.runs)))
+
+        def ends(error: BaseException | None) -> None:
+            self.notes.append((call.action, list(call.runs), type(error).__name__))
+
+        return ends
 
 
 @pytest.fixture
@@ -175,7 +199,40 @@ def test_one_that_does_not_want_a_pass_is_not_called_for_its_calls(h: Harness, n
     assert noting.notes == [("started", handle.id)]
 
 
-@pytest.mark.parametrize("at", ["run started", "pass begins", "pass ends", "call begins", "call ends"])
+@pytest.fixture
+def verbs() -> Iterator[NotingVerbs]:
+    found = NotingVerbs()
+    observers.install(found)
+    yield found
+    observers.uninstall(found)
+
+
+def test_verbs_are_observed_with_those_that_they_call(h: Harness, verbs: NotingVerbs) -> None:
+    """A start knows its runs at its end; one that fails has its error."""
+    handle = h.start(child.using(id="one", key="a"))
+    handle.pause()
+    child.using(key="a").start_or_send("word", 1)
+    with pytest.raises(RunConflictError):
+        h.start(child.using(id="one"), 7)
+    assert verbs.notes == [
+        ("start", "observed.child", []),
+        ("start", ["one"], "NoneType"),
+        ("pause", "", ["one"]),
+        ("pause", ["one"], "NoneType"),
+        ("start_or_send", "observed.child", []),
+        ("start", "observed.child", []),
+        ("start", ["one"], "NoneType"),
+        ("send", "word", ["one"]),
+        ("send", ["one"], "NoneType"),
+        ("start_or_send", ["one"], "NoneType"),
+        ("start", "observed.child", []),
+        ("start", [], "RunConflictError"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "at", ["run started", "pass begins", "pass ends", "call begins", "call ends", "verb begins", "verb ends"]
+)
 def test_a_broken_observer_breaks_nothing_and_keeps_nothing_from_the_others(
     h: Harness, noting: Noting, caplog: pytest.LogCaptureFixture, at: str
 ) -> None:

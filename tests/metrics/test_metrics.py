@@ -23,8 +23,9 @@ from django.utils import timezone
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from durable import Context, Limit, StartRefusedError, workflow
+from durable import Context, Limit, workflow
 from durable.core.control_flow import LeaseLost
+from durable.errors import StartRefusedError
 from durable.metrics import MULTIPROCESS, exposition, rows
 from durable.metrics.instruments import Instruments
 from durable.models import Run

@@ -196,6 +196,39 @@ class TestInsist:
         assert len(jobs()) == 1
 
 
+class TestTakenBack:
+    def test_a_waiting_job_goes_with_its_notification(self, redis_connection: redis.Redis) -> None:
+        notify.notify(QUEUE)
+        (job,) = jobs()
+        assert notify.take_back(QUEUE)
+        assert jobs() == []
+        assert redis_connection.exists(KEY, job.key) == 0
+        notify.notify(QUEUE)
+        assert len(jobs()) == 1
+
+    def test_a_job_that_a_worker_has_taken_stays_its_own(self, redis_connection: redis.Redis) -> None:
+        notify.notify(QUEUE)
+        job = take_job()
+        assert not notify.take_back(QUEUE)
+        assert redis_connection.exists(KEY, job.key) == 2
+
+    def test_a_job_that_the_sweep_has_sent_to_look_at_all_stays(self) -> None:
+        notify.notify(QUEUE, force=True)
+        assert not notify.take_back(QUEUE)
+        assert len(jobs()) == 1
+
+    def test_there_is_nothing_to_take(self) -> None:
+        notify.notify("high")
+        assert not notify.take_back(QUEUE)
+        assert len(jobs("high")) == 1
+
+    def test_that_of_a_renamed_queue_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        notify.notify(QUEUE)
+        monkeypatch.setattr(notify, "names_of_queue", lambda queue: (queue, "before"))
+        assert not notify.take_back(QUEUE)
+        assert len(jobs()) == 1
+
+
 @pytest.mark.django_db(transaction=True)
 class TestCommit:
     def test_outside_a_transaction_it_notifies_at_once(self) -> None:

@@ -92,6 +92,18 @@ def test_a_connection_that_redis_has_closed_is_not_written_to(
         assert sent(redis_connection, number) == [b"kept"] * number
 
 
+def test_the_answers_that_are_owed_can_be_awaited(sender: PipelinedSender, redis_connection: redis.Redis) -> None:
+    sender.open()
+    assert sender.send("RPUSH", LIST, "a")
+    sender.await_answers()
+    assert redis_connection.lrange(LIST, 0, -1) == [b"a"]
+    sender.await_answers()  # none is owed
+    assert sender.send("RPUSH", LIST, "b")
+    redis_connection.client_kill_filter(_type="normal", skipme=True)
+    sender.await_answers()
+    assert not sender.send("RPUSH", LIST, "c"), "the answer was lost, and with it the connection"
+
+
 def test_a_redis_that_dies_is_noticed(sender: PipelinedSender) -> None:
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
         theirs = PipelinedSender(client)

@@ -16,6 +16,7 @@ from django.test import override_settings
 from django.utils import timezone
 from redis.exceptions import ReadOnlyError, RedisError
 from redis.retry import Retry
+from rq import Queue
 
 from durable.notifier import notify, redis_clients
 from project.guard import GuardedProcess
@@ -246,3 +247,16 @@ def drain(server: socket.socket) -> int:
         except BlockingIOError:
             return count
         count += 1
+
+
+def test_queues_that_are_configured_alike_share_their_connections() -> None:
+    names = [f"tenant-{number}" for number in range(50)]
+    with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
+        queues: dict[str, dict[str, Any]] = {name: {"URL": server.url, "ASYNC": name != "tenant-7"} for name in names}
+        queues["apart"] = {"URL": server.url_of(1)}
+        with override_settings(RQ_QUEUES=queues):
+            for name in [*names, "apart"] * 2:
+                notify.notify(name)
+            assert len(client.client_list()) == 3, "the test's own, and one for each database"
+            assert [Queue(name, connection=client).count for name in names] == [1] * 50
+            assert redis_clients.client("apart").keys("rq:queue:*") == [b"rq:queue:apart"]

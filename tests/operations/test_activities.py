@@ -15,7 +15,8 @@ from django.test import Client, override_settings
 from django.urls import reverse
 from django.utils import timezone
 
-from durable import InvalidTransitionError, RunNotFoundError, get_run, operations
+from durable import get_run, operations
+from durable.errors import InvalidTransitionError, RunNotFoundError
 from durable.inspection.activities import read_stack
 from durable.models import Activity, Entry, EntryMetadata, OperatorAction, Run
 from durable.operations.audit import Actor, acting_as, revision

@@ -14,11 +14,10 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Model
 
-from durable import (
-    Actor,
-    Context,
+from durable import Context, Handle, get_run, operations, workflow
+from durable.core.records import ActionRecord, RunChange
+from durable.errors import (
     DurableError,
-    Handle,
     InvalidTransitionError,
     OperationDeniedError,
     PayloadError,
@@ -26,15 +25,10 @@ from durable import (
     RunNotFoundError,
     StalePlanError,
     StaleRunError,
-    acting_as,
-    get_run,
-    operations,
-    workflow,
 )
-from durable.core.records import ActionRecord, RunChange
 from durable.inspection.actions import ActionCriteria, search_actions
 from durable.models import OperatorAction, Run
-from durable.operations import audit
+from durable.operations import Actor, acting_as, audit
 from durable.runtime import Runtime
 from durable.testing import Harness
 from tests.support.stores import passed

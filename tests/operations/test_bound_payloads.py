@@ -16,21 +16,11 @@ from cryptography.fernet import Fernet
 from django.core.management import call_command
 from django.test import Client
 
-from durable import (
-    Break,
-    Context,
-    Continue,
-    Handle,
-    PayloadError,
-    RollbackContext,
-    get_run,
-    operations,
-    runtime,
-    workflow,
-)
+from durable import Break, Context, Continue, Handle, RollbackContext, get_run, operations, runtime, workflow
 from durable.context import AsyncContext
 from durable.core.places import Place
 from durable.crypto import FernetCodec
+from durable.errors import PayloadError
 from durable.models import Entry, QueueMessage, Run
 from durable.runtime import Runtime
 from durable.store.memory import MemoryStore

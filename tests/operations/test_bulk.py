@@ -11,25 +11,14 @@ import pytest
 from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.test.utils import CaptureQueriesContext
 
-from durable import (
-    Actor,
-    BulkCountError,
-    BulkNotStoppedError,
-    BulkOrderError,
-    Context,
-    Handle,
-    OperationDeniedError,
-    acting_as,
-    get_run,
-    workflow,
-    workflows,
-)
+from durable import Context, Handle, get_run, workflow, workflows
 from durable.core.records import ActionRecord, EntryKind, EntryRecord, RunChange
+from durable.errors import BulkCountError, BulkNotStoppedError, BulkOrderError, OperationDeniedError
 from durable.inspection import selection
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.models import OperatorAction, Run
-from durable.operations import bulk, eligibility
+from durable.operations import Actor, acting_as, bulk, eligibility
 from durable.operations.bulk_decisions import ago_on, astop_here
 from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash

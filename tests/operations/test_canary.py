@@ -11,19 +11,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import AnonymousUser, Permission, User
 
-from durable import (
-    Actor,
-    BulkNotStoppedError,
-    BulkOrderError,
-    Context,
-    Handle,
-    OperationDeniedError,
-    acting_as,
-    get_run,
-    workflow,
-)
+from durable import Context, Handle, get_run, workflow
+from durable.errors import BulkNotStoppedError, BulkOrderError, OperationDeniedError
 from durable.inspection.bulks import find_bulk
-from durable.operations import bulk
+from durable.operations import Actor, acting_as, bulk
 from durable.operations.bulk_decisions import go_on, stop_here
 from durable.operations.canary import Canary
 from durable.runtime import Runtime

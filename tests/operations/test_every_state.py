@@ -252,8 +252,9 @@ def test_every_state_is_tried() -> None:
 def test_every_transition_from_outside_is_tried() -> None:
     tried = {name for verb in VERBS.values() for case in CASES if (name := verb.transition(case))}
     outside = list(TRANSITIONS)[1 : list(TRANSITIONS).index("renewed")]
-    # no verbs on a run: tests/store/test_ending.py, tests/operations/test_keys.py, tests/core/test_child_rollback.py
-    others = {"child_ended", "moved", "undone_by_parent"}
+    # no verbs on a run: tests/store/test_ending.py, tests/operations/test_keys.py, tests/core/test_child_rollback.py; a
+    # cancel in a process without the code: tests/execution/test_on_end.py; what needs a held step: below
+    others = {"child_ended", "moved", "undone_by_parent", "cancel_handed_over", "settled"}
     assert tried == set(outside) - others
 
 
@@ -277,6 +278,31 @@ def test_a_verb_in_a_state(store: Runtime, case: Case, verb: str) -> None:
     after = the_run(store)
     assert columns_of(after) == columns_of(patched(before, VERBS[verb].patch[name](before, after)))
     assert after.state == leads_to
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("verb", ["settle", "recover"])
+def test_a_held_step_is_settled_or_tried_again_in_every_open_state(store: Runtime, case: Case, verb: str) -> None:
+    before = planted(store, case)
+    mark = {"reason": "exhausted", "since": NOW.isoformat(), "failure": {"kind": "exhausted"}}
+    entry = EntryRecord("b", EntryKind.STEP, 2, at(-300), EntryStatus.HELD, 3, data={"held": mark})
+    store.store.commit(Batch(run_id="run", fence=before.fence, now=NOW, entries=[entry]))
+
+    def act() -> None:
+        if verb == "settle":
+            operations.settle("run", "b", not_done=True)
+        else:
+            operations.recover("run")
+
+    if case.state not in TRANSITIONS["settled"]:
+        if verb == "settle":
+            with pytest.raises(InvalidTransitionError, match=f"cannot settle a run that is {case.state}"):
+                act()
+            assert columns_of(the_run(store)) == columns_of(before)
+        return
+    act()
+    assert columns_of(the_run(store)) == columns_of(patched(before, transitions.settled(before, now=NOW)))
+    assert {each.location: each.status for each in store.store.history("run")} == {"a": "completed", "b": "pending"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -12,27 +12,16 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import override_settings
 
-from durable import (
-    Actor,
-    Break,
-    Context,
-    Continue,
-    Handle,
-    OperationDeniedError,
-    ReplayRefusedError,
-    RollbackContext,
-    RunConflictError,
-    StalePlanError,
-    acting_as,
-    workflow,
-)
+from durable import Break, Context, Continue, Handle, RollbackContext, workflow
 from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch
+from durable.errors import OperationDeniedError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.export import exported
 from durable.inspection.payloads import recorded_input, shown_arguments
 from durable.inspection.tree import history_tree
 from durable.models import Entry, OperatorAction, Run
+from durable.operations import Actor, acting_as
 from durable.operations.start import arguments_of
 from durable.runtime import Runtime
 from tests.support.stores import in_force, passed

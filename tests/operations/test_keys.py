@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 
-from durable import (
+from durable import get_run, runtime, workflow
+from durable.core.places import Place
+from durable.errors import (
     DurableError,
     InvalidTransitionError,
     KeyConflictError,
     MessageConflictError,
     PayloadError,
     RunConflictError,
-    get_run,
-    runtime,
-    workflow,
 )
-from durable.core.places import Place
 from durable.testing import Harness
 from tests.support.stores import in_force
 

@@ -17,22 +17,12 @@ import pytest
 from django.db import OperationalError, close_old_connections, connections
 from django.utils import timezone
 
-from durable import (
-    Actor,
-    Context,
-    DurableError,
-    Handle,
-    MessageTimeoutError,
-    RunConflictError,
-    acting_as,
-    get_run,
-    operations,
-    workflow,
-)
+from durable import Context, Handle, get_run, operations, workflow
 from durable.conf import conf
 from durable.core.records import ENDED
+from durable.errors import DurableError, MessageTimeoutError, RunConflictError
 from durable.models import OperatorAction, QueueMessage, Run, RunKey
-from durable.operations import audit, bulk
+from durable.operations import Actor, acting_as, audit, bulk
 from durable.operations.holds import pause_queue, resume_queue
 from durable.store import store_for
 from tests.support.at_once import THREADS, at_once, patiently

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from durable import Context, StaleLimitError, get_run, workflow
+from durable import Context, get_run, workflow
 from durable.core.limits.rates import Rate
+from durable.errors import StaleLimitError
 from durable.models import Limit, RunLimit
 from durable.operations import limits
 from durable.operations.audit import Actor, acting_as

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from durable import Context, InvalidTransitionError, RunNotFoundError, get_run, operations, runtime, workflow
+from durable import Context, get_run, operations, runtime, workflow
 from durable.core.errors import MessageConflictError, MessageNotPendingError
+from durable.errors import InvalidTransitionError, RunNotFoundError
 from durable.models import OperatorAction
 from durable.operations.audit import Actor, acting_as
 from durable.testing import Harness

@@ -11,23 +11,10 @@ from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from durable import (
-    Break,
-    Context,
-    Continue,
-    EntryNotFoundError,
-    Handle,
-    ReplayPlan,
-    RunConflictError,
-    StalePlanError,
-    StaleRunError,
-    acting_as,
-    current_step,
-    operations,
-    workflow,
-)
+from durable import Break, Context, Continue, Handle, current_step, operations, workflow
+from durable.errors import EntryNotFoundError, RunConflictError, StalePlanError, StaleRunError
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run
-from durable.operations import audit
+from durable.operations import ReplayPlan, acting_as, audit
 from durable.operations.audit import Actor
 from durable.runtime import Runtime
 from tests.support.stores import in_force, passed

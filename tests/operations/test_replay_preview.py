@@ -16,9 +16,10 @@ from django.db import transaction
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from durable import Break, Context, Continue, Handle, StalePlanError, current_step, get_run, workflow
+from durable import Break, Context, Continue, Handle, current_step, get_run, workflow
 from durable.core.errors import EntryNotFoundError
 from durable.core.records import Batch, EntryKind, EntryRecord, EntryStatus, RunRecord
+from durable.errors import StalePlanError
 from durable.models import Run
 from durable.operations import plan_replay
 from durable.operations.queries import record

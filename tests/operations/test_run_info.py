@@ -12,23 +12,10 @@ from django.db import connection
 from django.http import Http404
 from django.test.utils import CaptureQueriesContext
 
-from durable import (
-    Actor,
-    Context,
-    Handle,
-    HistoryDifference,
-    RollbackContext,
-    RunInfo,
-    RunNotFoundError,
-    acting_as,
-    aget_run,
-    aruns_info,
-    get_run,
-    runs_info,
-    runtime,
-    workflow,
-)
+from durable import Context, Handle, RollbackContext, aget_run, aruns_info, get_run, runs_info, runtime, workflow
+from durable.errors import RunNotFoundError
 from durable.models import Run
+from durable.operations import Actor, HistoryDifference, RunInfo, acting_as
 from durable.shortcuts import aget_run_or_404, get_run_or_404
 from durable.testing import Harness
 from tests.support.stores import in_force, passed

@@ -10,18 +10,9 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import transaction
 
-from durable import (
-    Context,
-    KeyConflictError,
-    Limit,
-    RunConflictError,
-    StartRefusedError,
-    UnknownLimitError,
-    get_run,
-    runtime,
-    workflow,
-)
+from durable import Context, Limit, get_run, runtime, workflow
 from durable.core.limits.rates import LimitClosing, RateKeyRow
+from durable.errors import KeyConflictError, RunConflictError, StartRefusedError, UnknownLimitError
 from durable.operations.audit import Actor, acting_as
 from durable.operations.rates import close_limit, open_limit
 from durable.testing import Harness

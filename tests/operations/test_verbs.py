@@ -11,18 +11,16 @@ from typing import Any, get_origin
 import pytest
 from django.test import override_settings
 
-from durable import (
-    Handle,
+from durable import Handle, get_run, workflow
+from durable.core import registry
+from durable.errors import (
     InvalidTransitionError,
     PayloadError,
     RunCancelledError,
     RunConflictError,
     RunFailedError,
     RunNotFoundError,
-    get_run,
-    workflow,
 )
-from durable.core import registry
 from durable.operations.audit import Actor, acting_as
 from durable.testing import Harness
 from tests.core import undoing

@@ -1,5 +1,6 @@
 """Ticks on the virtual clock of a harness and with workers' stores; which moments become ticks, and which are not."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, Schedule, cron, every, get_run, workflow
+from durable.errors import RunNotFoundError
 from durable.models import Run, Tick
 from durable.operations.schedules import tick
 from durable.operations.schedules.rows import rows
@@ -187,6 +189,16 @@ class TestOverlap:
         assert 'the run "s@2026-01-01T13:00:00Z" of an earlier tick has not ended: it is sleeping' in (
             Tick.objects.get(outcome="skipped").why
         )
+
+    def test_whoever_asks_for_the_run_of_a_tick_that_started_none_is_told_why(self, h: Harness) -> None:
+        hourly()
+        pass_hours(h, 3)
+        text = 'has started none for that moment: skipped: the run "s@2026-01-01T13:00:00Z" of an earlier tick has not'
+        with pytest.raises(RunNotFoundError, match=re.escape(text)):
+            h.finish("s@2026-01-01T14:00:00Z")
+        for other in ("s@2026-01-01T14:30:00Z", "s@yesterday", "s@2026-01-01", "t@2026-01-01T14:00:00Z", "@"):
+            with pytest.raises(RunNotFoundError, match="check the id"):
+                get_run(other).info()
 
     def test_queue_lets_one_wait_and_merges_a_second(self, h: Harness) -> None:
         Schedule.objects.create(name="s", workflow="tests.schedules.slow", rule="every 30 minutes", overlap="queue")

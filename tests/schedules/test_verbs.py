@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 
-from durable import Context, Schedule, acting_as, get_run, workflow
+from durable import Context, Schedule, get_run, workflow
 from durable.core.errors import ScheduleError, ScheduleNotFoundError, StaleScheduleError
 from durable.core.registry import UnknownWorkflowError
 from durable.models import Run, Tick
+from durable.operations import acting_as
 from durable.operations.audit import PERMISSIONS, Actor, OperationDeniedError, needed_by
 from durable.operations.schedules import verbs
 from durable.operations.schedules.rows import arguments_of

@@ -91,6 +91,7 @@ def test_an_order_is_watched_approved_and_watched_again(
     assert page.locator('[data-location="ship/pack/label/buy"]').is_visible()
     assert page.get_by_role("button", name="Cancel").count() == 0
 
+    page.locator("[data-durable-progress][data-durable-ended]").wait_for(state="attached")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(1500)
@@ -141,3 +142,20 @@ def test_the_page_does_not_ask_while_it_is_hidden(
     assert asked == []
     with page.expect_request("**/progress/**"):
         page.evaluate(hide, False)
+
+
+def test_a_text_is_seen_as_it_is_written(
+    page: "Page", live_server: "LiveServer", shelf: Product, worker: object, complaints: list[str], tmp_path: Path
+) -> None:
+    """The words come before the run has ended; the page is not reloaded."""
+    page.goto(f"{live_server.url}/examples/")
+    page.locator("li", has=page.get_by_role("heading", name="Describe", exact=True)).get_by_role("button").click()
+    with explained(tmp_path / "worker.log"):
+        written = page.locator("[data-stream]")
+        written.filter(has_text="Tested by").wait_for()
+        assert page.locator("[data-ended]").count() == 0
+        written.filter(has_text="they approve.").wait_for()
+        page.locator("[data-ended]").wait_for(state="attached")
+    kept = Product.objects.order_by("price").values_list("description", flat=True)[0]
+    assert written.inner_text() == kept
+    assert complaints == []

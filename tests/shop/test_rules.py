@@ -3,6 +3,7 @@
 Each is disturbed where a careless workflow breaks.
 """
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -15,7 +16,7 @@ from durable.testing import Harness
 from project.shop import checkout, steps, workflows
 from project.shop.examples import EXAMPLES
 from project.shop.models import Charge, Customer, Fault, Label, Mail, Order, Product, Subscription
-from project.shop.services import bank, pictures
+from project.shop.services import bank, pictures, writer
 
 pytestmark = pytest.mark.django_db
 
@@ -118,6 +119,27 @@ def test_the_cats_of_before_the_nap_are_there_after_it(harness: Harness) -> None
     assert run.state == "sleeping"
     harness.finish("surprise")
     assert run.output in {pictures.fetch(name) for name in ("Mochi", "Biscuit")}
+
+
+def test_the_text_that_is_kept_is_the_one_that_was_returned(
+    harness: Harness, product: Product, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer breaks off in the midst of the first attempt."""
+    words_about = writer.words_about
+
+    def broken_off(name: str) -> Iterator[str]:
+        monkeypatch.setattr(writer, "words_about", words_about)
+        yield from ["Half", "a"]
+        raise ConnectionError("the line went dead")
+
+    monkeypatch.setattr(writer, "words_about", broken_off)
+    run = workflows.describe.using(id="text").start(product.slug)
+    harness.finish("text")
+    events = [chunk.event for chunk in run.stream("write")]
+    assert events[:4] == ["chunk", "chunk", "restart", "chunk"]
+    product.refresh_from_db()
+    assert product.description == run.output == " ".join(harness.emitted("text", "write"))
+    assert product.description.startswith(product.name)
 
 
 def test_the_gallery_fetches_what_is_missing_and_no_more(harness: Harness) -> None:

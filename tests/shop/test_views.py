@@ -278,7 +278,7 @@ def test_a_review_starts_its_thanks(client: Client, harness: Harness, place_orde
     assert Review.objects.get().stars == 5
 
 
-@pytest.mark.parametrize("name", ["subscription", "postcard", "surprise", "gallery"])
+@pytest.mark.parametrize("name", ["subscription", "postcard", "surprise", "gallery", "describe"])
 def test_an_example_is_run_from_its_page(client: Client, harness: Harness, name: str) -> None:
     url = reverse("shop:start-example", args=[name])
     assert f'action="{url}"' in client.get(reverse("shop:examples")).content.decode()
@@ -297,6 +297,23 @@ def test_a_subscription_is_stopped_from_its_page(client: Client, harness: Harnes
         assert client.post(f"{url}stop/")["Location"] == url
         harness.settle()
     assert "Returned 1" in client.get(url).content.decode()
+
+
+def test_a_text_is_streamed_word_by_word(client: Client, product: Product, harness: Harness) -> None:
+    url = client.post(reverse("shop:start-example", args=["describe"]))["Location"]
+    assert f'data-stream="{url}stream/"' in client.get(url).content.decode()
+    harness.settle()
+    answer = client.get(f"{url}stream/")
+    assert answer["Content-Type"] == "text/event-stream"
+    kept = Product.objects.order_by("price", "pk")[0]
+    assert answer.content.decode().count("event: chunk") == len(kept.description.split())
+    assert client.get(f"{url}stream/", headers={"Last-Event-ID": "end"}).status_code == 204
+
+
+def test_an_example_that_emits_nothing_has_no_stream(client: Client, harness: Harness) -> None:
+    url = client.post(reverse("shop:start-example", args=["gallery"]))["Location"]
+    assert "data-stream" not in client.get(url).content.decode()
+    assert client.get(f"{url}stream/").status_code == 404
 
 
 def test_what_a_trigger_starts_is_not_started_by_hand(client: Client) -> None:

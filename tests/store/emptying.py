@@ -28,6 +28,7 @@ from durable.models import (
     Lane,
     Limit,
     LimitKey,
+    Link,
     OperatorAction,
     QueueMessage,
     RateKey,
@@ -37,12 +38,15 @@ from durable.models import (
     RunKey,
     RunLimit,
     RunRank,
+    RunStatus,
+    RunSubject,
     RunTag,
     Share,
     Slot,
     SlotNote,
     StepSave,
     Turn,
+    WorkflowEnd,
 )
 
 #: All tables that a store writes to.
@@ -51,8 +55,23 @@ TABLES: Final = tuple(
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
         *(Limit, LimitKey, RateLimit, RateKey, Reservation, Slot, SlotNote, Turn, GroupTally, ChildGroup),
-        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, RunRank, RunTag, Lane, Share),
-        *(KeyedSend, Run),
+        *(
+            HeldStart,
+            Hold,
+            RunLimit,
+            RunStatus,
+            StepSave,
+            Cascade,
+            ChildReader,
+            Child,
+            RunKey,
+            RunRank,
+            RunTag,
+            RunSubject,
+            Lane,
+            Share,
+        ),
+        *(KeyedSend, Link, WorkflowEnd, Run),
     )
 )
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, DeadlockError, Limit, get_run, runtime, workflow
+from durable import AsyncContext, Context, Limit, get_run, runtime, workflow
+from durable.errors import DeadlockError
 from durable.testing import Harness
 from tests.support.stores import in_force, settle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -234,6 +235,36 @@ def test_a_start_and_a_message_notify_all_queues(store: Store) -> None:
 
 
 # -- the children
+
+
+@pytest.mark.parametrize("state", starts_of("cancel_handed_over"))
+def test_a_child_whose_workflow_has_an_on_end_is_left_to_a_worker(store: Store, state: str) -> None:
+    store.declare_ends(["with.end"])
+    held = started(store, "parent")
+    start_children(store, held, a_child("child", workflow="with.end", queue="other"), a_child("plain"))
+    child = store.change("child", lambda _run, _: RunChange(run=_in_state(state)))
+    answer = finish(store, "parent")
+    reason = 'its parent "parent" has ended (completed)'
+    summary = Summary(SummaryKind.CANCELLING, reason=reason)
+    now = the(store, "parent").finished_at
+    assert now is not None
+    wanted = transitions.cancel_handed_over(child, now=now, reason=reason, summary=summary.stored)
+    after = the(store, "child")
+    assert columns_of(replace(after, summary=Summary.load(after.summary).stored)) == columns_of(patched(child, wanted))
+    assert the(store, "plain").state == RunState.CANCELLED
+    assert "other" in store.due_queues(now)
+    assert answer.queues_to_notify <= {"other"}
+    assert store.children_left(["parent"], 10).get("parent", 0) == 0
+
+
+def _in_state(state: str) -> Any:
+    return {"state": state, "wake_at": None} if state == RunState.PAUSED else {"state": state, "wake_at": at(900)}
+
+
+def test_the_declarations_of_ends(store: Store) -> None:
+    store.declare_ends(["a", "b"])
+    store.declare_ends(["b", "c"], ["a"])
+    assert [store.calls_at_end(each) for each in "abcd"] == [False, True, True, False]
 
 
 def test_children_that_are_left_go_on(store: Store) -> None:

@@ -154,7 +154,7 @@ def constraints() -> set[str]:
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute(
             "SELECT contype, conname, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint "
-            "WHERE contype IN ('c', 'f') AND conrelid::regclass::text = ANY(%s)",
+            "WHERE contype IN ('c', 'f') AND conparentid = 0 AND conrelid::regclass::text = ANY(%s)",
             [["durable_run", "durable_entry", "durable_entrymetadata"]],
         )
         return {

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from durable import AsyncContext, Context, CriticalError, MapError, RollbackContext, get_run, runtime, workflow
+from durable import AsyncContext, Context, CriticalError, RollbackContext, get_run, runtime, workflow
 from durable.core.errors import RollbackCheckpointError
 from durable.core.records import RunRecord
+from durable.errors import MapError
 from durable.testing import Harness
 from tests.support.stores import in_force, settle
 

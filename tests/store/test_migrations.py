@@ -75,7 +75,7 @@ def refusal(operation: Operation) -> str:
                 return f"{inner.name} has neither NULL nor a default in the database"
             if field.has_db_default() and hasattr(default, "resolve_expression") and not isinstance(default, Value):
                 return f"the default of {inner.name} is an expression, which may be computed for each row"
-        case migrations.AlterField():
+        case migrations.AlterField() if inner is operation:  # else PostgreSQL is left as it is: choices, for example
             return f"{inner.name} is altered, which may write each row: add another column"
     return ""
 

@@ -29,6 +29,7 @@ from project.settings import database_from
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, a_failure, a_new_run, a_run, an_entry, commit, park, started
 from tests.support.databases import migrated
+from tests.support.plans import parts_of
 
 OLDEST = "store_oldest"
 
@@ -125,13 +126,28 @@ def failure(store: PostgresStore, held: RunRecord) -> None:
 def test_the_functions_of_commits_without_a_witness_are_planned_once(
     postgres_store: PostgresStore, write: Callable[[PostgresStore, RunRecord], None]
 ) -> None:
-    runs = [started(postgres_store, f"run {number}") for number in range(12)]
+    runs = [started(postgres_store, run_id) for run_id in ids_of_one_part()]
     for held in runs[:8]:  # PostgreSQL tries five plans before it may keep one
         write(postgres_store, held)
     with planned_in_functions(POSTGRES) as found:
         for held in runs[8:]:
             write(postgres_store, held)
+    if (
+        len(parts_of(POSTGRES, "durable_run")) > 1
+    ):  # a foreign key to a table in partitions is looked up by a plan for each
+        found = [each for each in found if "OPERATOR(pg_catalog.=)" not in each]
     assert found == []
+
+
+def ids_of_one_part() -> list[str]:
+    """Twelve ids of runs that are in the same partition: a session plans what triggers do for each partition."""
+    into = len(parts_of(POSTGRES, "durable_run"))
+    where = "" if into == 1 else f" WHERE satisfies_hash_partition('durable_run'::regclass, {into}, 0, id::varchar)"
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute(
+            f"SELECT id FROM (SELECT 'run ' || n FROM generate_series(1, 1000) AS n) AS runs(id){where} LIMIT 12"
+        )
+        return [run_id for (run_id,) in cursor.fetchall()]
 
 
 @contextmanager
@@ -159,7 +175,8 @@ def stale(postgres_store: PostgresStore) -> Iterator[PostgresStore]:
     """A run with many entries, of which the planner has never heard."""
     with connections[POSTGRES].cursor() as cursor:
         for table in ("durable_entry", "durable_entrymetadata"):
-            cursor.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+            for part in parts_of(POSTGRES, table):
+                cursor.execute(f"ALTER TABLE {part} SET (autovacuum_enabled = false)")
             cursor.execute(f"TRUNCATE {table} CASCADE")
         for number in range(3):
             held = started(postgres_store, f"small-{number}")
@@ -178,7 +195,8 @@ def stale(postgres_store: PostgresStore) -> Iterator[PostgresStore]:
         )
         yield postgres_store
         for table in ("durable_entry", "durable_entrymetadata"):
-            cursor.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
+            for part in parts_of(POSTGRES, table):
+                cursor.execute(f"ALTER TABLE {part} RESET (autovacuum_enabled)")
 
 
 def plan_of(query: Any) -> dict[str, Any]:

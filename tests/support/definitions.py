@@ -8,6 +8,8 @@ from typing import Any
 
 from durable.core.limits.workflow_limits import WorkflowLimits
 from durable.core.message_types import MessageTypes
+from durable.core.outcomes import WhenExhausted
+from durable.core.registry import EndFunction
 
 
 def one(ctx: object) -> None: ...
@@ -26,3 +28,5 @@ class Definition:
     limits: WorkflowLimits | None = None
     messages: MessageTypes | None = None
     is_quiet: bool = False
+    on_end: EndFunction | None = None
+    when_exhausted: WhenExhausted = "fail"

@@ -75,7 +75,8 @@ def _written(alias: str) -> list[str]:
         if connection.vendor == "postgresql":
             names = sorted(set(connection.introspection.django_table_names()) - kept)
             cursor.execute(
-                "SELECT name FROM unnest(%s::text[]) AS each(name) WHERE pg_relation_size(to_regclass(name)) > 0",
+                "SELECT name FROM unnest(%s::text[]) AS each(name) WHERE pg_relation_size(to_regclass(name)) > 0 "
+                "OR EXISTS (SELECT FROM pg_partition_tree(to_regclass(name)) WHERE pg_relation_size(relid) > 0)",
                 [names],
             )
             return [name for (name,) in cursor.fetchall()]

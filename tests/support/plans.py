@@ -7,10 +7,11 @@ plan for a larger one: whole tables are priced higher than the server would.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from django.db import connection
+from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 
@@ -20,7 +21,7 @@ def scans(queries: CaptureQueriesContext, tables: Collection[str]) -> list[str]:
         f"{node['Relation Name']} in {sql[:300]}"
         for sql, plan in _plans(queries, tables)
         for node in _nodes(plan)
-        if node["Node Type"] == "Seq Scan" and node.get("Relation Name") in tables
+        if node["Node Type"] == "Seq Scan" and _table(node) in tables
     ]
 
 
@@ -52,7 +53,7 @@ def read(queries: CaptureQueriesContext, table: str) -> int:
         int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
         for _, plan in _plans(queries, {table}, "ANALYZE, TIMING OFF, ")
         for node in _nodes(plan)
-        if node.get("Relation Name") == table
+        if _table(node) == table
     )
 
 
@@ -60,12 +61,28 @@ def most_read(queries: CaptureQueriesContext) -> tuple[int, str]:
     """The most rows of a table of durable that one node of a plan has read, and its statement; (0, "") without any."""
     tables = {table for table in connection.introspection.table_names() if table.startswith("durable_")}
     found = (
-        (int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]), sql)
+        (int((node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0)) * node.get("Actual Loops", 0)), sql)
         for sql, plan in _plans(queries, tables, "ANALYZE, TIMING OFF, ")
         for node in _nodes(plan)
         if "Relation Name" in node  # the scan of an index for a bitmap counts dead entries too
     )
     return max(found, default=(0, ""))
+
+
+def parts_of(alias: str, name: str) -> list[str]:
+    """The partitions of a table, or the indexes of partitions that belong to an index; the name alone without any."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid "
+            "WHERE i.inhparent = to_regclass(%s) ORDER BY c.oid",
+            [name],
+        )
+        return [part for (part,) in cursor.fetchall()] or [name]
+
+
+def _table(node: dict[str, Any]) -> str:
+    """The table that a node reads, which may be one of its partitions; "" for a node that reads none."""
+    return re.sub(r"_p\d+_of_\d+$", "", node.get("Relation Name", ""))
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -97,5 +114,9 @@ def _plans(
 
 
 def _price_of_a_page() -> float:
-    """For how much larger a table the plan is asked for. Before PostgreSQL 17 each of many values is a search anew."""
-    return 2.5 if getattr(connection, "pg_version", 0) >= 170_000 else 4.0
+    """For how much larger a table the plan is asked for. Before PostgreSQL 17 each of many values is a search anew.
+
+    A look-up in a table in partitions is planned at the price of one in each of them, though it is made in one.
+    """
+    price = 2.5 if getattr(connection, "pg_version", 0) >= 170_000 else 4.0
+    return price * len(parts_of(connection.alias, "durable_run"))

@@ -18,6 +18,7 @@ from durable.codec import JsonCodec
 from durable.core.records import RunRecord, RunState
 from durable.notifier import notify
 from durable.store import Store
+from tests.support.child_path import child_path
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,6 +82,29 @@ class Program:
         except subprocess.TimeoutExpired:
             pytest.fail("it does not end:\n" + "\n".join(self.lines))
 
+
+def printed(module: str, *options: str, environment: dict[str, str] | None = None) -> str:
+    """Run `python -m module`, in the environment of a fresh terminal unless one is given; return what it has printed.
+
+    A program with servers of its own does not know those of the session. One that ends with an error fails the test.
+    """
+    others = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *options],
+        cwd=ROOT,
+        env=environment or {**others, "PYTHONPATH": child_path()},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+#: That of a program which needs no server.
+WITHOUT_SERVERS = {"DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": "sqlite://", "PATH": "/usr/bin:/bin"}
 
 Run = Callable[..., Program]
 

@@ -16,14 +16,19 @@ PATIENCE = 60.0  # seconds
 
 
 class Standby(EmbeddedPostgres):
-    """A hot standby, made by pg_basebackup. The primary must be running."""
+    """A hot standby, made by pg_basebackup at its first start. The primary must be running then.
 
-    def __init__(self, primary: EmbeddedPostgres) -> None:
+    With `follows=False` it is a backup that was restored then: a server of its own.
+    """
+
+    def __init__(self, primary: EmbeddedPostgres, *, follows: bool = True) -> None:
         self.primary = primary
+        self.follows = follows
         super().__init__(database=primary.database, fsync=False, settings=primary.settings)
 
     def _initdb(self) -> None:
-        command = [self._program("pg_basebackup"), "-D", str(self.data), "-d", self.primary.url, "-R", "-X", "stream"]
+        command = [self._program("pg_basebackup"), "-D", str(self.data), "-d", self.primary.url, "-X", "stream"]
+        command += ["-R"] if self.follows else []
         uid, gid = self._user or (None, None)
         groups: list[int] | None = None if uid is None else []
         done = subprocess.run(
@@ -49,6 +54,10 @@ class Standby(EmbeddedPostgres):
         """Receive, and apply nothing, until `resume`."""
         self.ask("SELECT pg_wal_replay_pause()")
         self._wait("SELECT pg_get_wal_replay_pause_state() = 'paused'")
+
+    def receive(self) -> None:
+        """While paused, wait until something has arrived that is not shown."""
+        self._wait("SELECT pg_last_wal_receive_lsn() > pg_last_wal_replay_lsn()")
 
     def resume(self) -> None:
         """Apply what was received, up to what the primary has written by now."""

@@ -88,6 +88,7 @@ CALLS: Final[dict[str, Callable[[RunRecord], RunPatch]]] = {
     "started": lambda run: transitions.started(at(60)),
     "woken": lambda run: transitions.woken(run, now=NOW),
     "moved": lambda run: transitions.moved(run, wake_at=at(60), input='{"args":[1],"kwargs":{}}'),
+    "settled": lambda run: transitions.settled(run, now=NOW),
     "requeued": lambda run: transitions.requeued(run, queue="another", now=NOW),
     "pause_requested": transitions.pause_requested,
     "pause_withdrawn": transitions.pause_withdrawn,
@@ -95,6 +96,9 @@ CALLS: Final[dict[str, Callable[[RunRecord], RunPatch]]] = {
     "resumed": lambda run: transitions.resumed(run, now=NOW, summary="resumed"),
     "rollback_resumed": lambda run: transitions.rollback_resumed(run, now=NOW, summary="resumed"),
     "cancel_requested": lambda run: transitions.cancel_requested(run, request=Request.CANCEL, reason="enough"),
+    "cancel_handed_over": lambda run: transitions.cancel_handed_over(
+        run, now=NOW, reason="enough", summary="to cancel"
+    ),
     "cancelled_at_once": lambda run: transitions.cancelled_at_once(run, now=NOW, reason="enough", summary="cancelled"),
     "cancelled_with_rollback": lambda run: transitions.cancelled_with_rollback(
         run, now=NOW, reason="enough", summary="compensating"
@@ -159,6 +163,7 @@ KEPT: Final[dict[str, frozenset[str]]] = {
     "paused_at_once": _ALWAYS | _OUTCOME | {"crashes", "diverged_at", "request_reason", "waiting_for"},
     "resumed": _ALWAYS | _OUTCOME | _LEASE | _REQUEST | {"crashes", "waiting_for"},
     "rollback_resumed": _ALWAYS | _OUTCOME | _LEASE | _REQUEST | {"crashes", "waiting_for"},
+    "cancel_handed_over": _ALWAYS | _OUTCOME | {"crashes", "diverged_at"},
     "cancelled_at_once": _ALWAYS | _OUTCOME - {"finished_at"} | {"crashes"},
     "cancelled_with_rollback": _ALWAYS | _OUTCOME - {"state_after_rollback"} | {"crashes"},
     # a failed run has no lease, no wait and no output; its fence is raised by the next claim

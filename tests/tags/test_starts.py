@@ -12,8 +12,9 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from durable import Context, RunNotFoundError, get_run, workflow
+from durable import Context, get_run, workflow
 from durable.core.tags import TagValue
+from durable.errors import RunNotFoundError
 from durable.models import Run, RunTag
 from durable.operations import holds
 from durable.operations.prune import prune

@@ -11,16 +11,8 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 
-from durable import (
-    Context,
-    Handle,
-    MessageTimeoutError,
-    RunConflictError,
-    RunNotFoundError,
-    aget_run,
-    get_run,
-    workflow,
-)
+from durable import Context, Handle, aget_run, get_run, workflow
+from durable.errors import MessageTimeoutError, RunConflictError, RunNotFoundError
 from durable.testing import Harness, SimulatedCrash
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

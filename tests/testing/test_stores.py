@@ -14,7 +14,8 @@ from django.db import connection, connections, transaction
 from django.db.models import Count
 from django.test import Client, TestCase
 
-from durable import Context, RunNotFoundError, get_run, workflow
+from durable import Context, get_run, workflow
+from durable.errors import RunNotFoundError
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.testing import Harness, RunsInMemoryError
 from tests.support.stores import in_force

@@ -12,7 +12,8 @@ from django.contrib.auth.models import Group
 from django.db import connections
 from django.test import TestCase, TransactionTestCase
 
-from durable import AsyncContext, Context, MessageTimeoutError
+from durable import AsyncContext, Context
+from durable.errors import MessageTimeoutError
 from durable.testing import Harness
 
 

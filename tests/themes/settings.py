@@ -27,6 +27,8 @@ _OPTIONS: dict[str, Any] = TEMPLATES[0]["OPTIONS"]  # type: ignore[assignment]  
 _PROCESSORS = [*_OPTIONS["context_processors"], "django.template.context_processors.i18n"]
 TEMPLATES = [{**TEMPLATES[0], "OPTIONS": {**_OPTIONS, "context_processors": _PROCESSORS}}]
 DURABLE: dict[str, Any] = {**DURABLE, "REDIS": False}  # type: ignore[no-redef]  # of a star import
+#: As the screen: Jazzmin is light unless this says otherwise.
+JAZZMIN_UI_TWEAKS = {"default_theme_mode": "auto"}
 FORCE_SCRIPT_NAME = "/shop"
 ROOT_URLCONF = "tests.themes.urls"
 X_FRAME_OPTIONS = "SAMEORIGIN"

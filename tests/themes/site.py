@@ -48,7 +48,9 @@ RUNS = {"failed": "run-18", "waits": "run-6"}
 def _fill() -> dict[str, str]:
     """Runs of every kind, and what operators did to them; the pages to look at."""
     from django.contrib.auth.models import User
+    from django.urls import reverse
 
+    from project.shop.models import Customer, Order
     from tests.admin import flows
     from tests.admin.conftest import staged
     from tests.admin.every_page import addresses, fill
@@ -61,9 +63,23 @@ def _fill() -> dict[str, str]:
             stage.start(flows.switched, number, id=f"order-2026-11-27-of-the-northern-warehouse-{number}")
         flows.SWITCH["broken"] = False
         stage.start(flows.many, 12, id="many")
+        customer = Customer.objects.create(name="Ada", email="ada@example.org")
+        order = Order.objects.create(customer=customer, total=990)
+        flows.SWITCH["broken"] = True
+        stage.start(flows.switched.using(about=order), 8, id="about-order-failed")
+        flows.SWITCH["broken"] = False
+        stage.start(flows.quick.using(about=order), 1, id="about-order-quick")
+        stage.start(flows.saga.using(about=order), 2, id="about-order-saga")
+        stage.start(flows.approve.using(about=order), order.pk, id="about-order-waits")
         fill(stage, ada)
+    objects = {
+        "objects": reverse("admin:shop_order_changelist"),
+        "object": reverse("admin:shop_order_change", args=[order.pk]),
+    }
     of_each = addresses()
-    return {name: of_each[name][0] for name in KINDS} | {name: url("change", run) for name, run in RUNS.items()}
+    return (
+        {name: of_each[name][0] for name in KINDS} | {name: url("change", run) for name, run in RUNS.items()} | objects
+    )
 
 
 def main() -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Themes whose sidebar is the way from one app to another.
+WITH_SIDEBAR = {"unfold", "jazzmin", "django_daisy"}
 PLACES = ["Overview", "Runs", "Causes", "Queues", "Workers", "Audit log"]
 
 #: What a page looks like, as the browser has computed it.
@@ -50,6 +52,8 @@ COMPUTED = """() => {
     boxes: [...document.querySelectorAll("#durable-page [type=checkbox], #durable-page .toggle")].map(
       (each) => each.getBoundingClientRect().width),
     marks: [...drawn("rect", "fill"), ...drawn(":is(line, polyline)", "stroke")],
+    unseen: Math.max(0, ...[...document.querySelectorAll(".durable-scroll:has(> #result_list)")].map(
+      (each) => each.scrollWidth - each.clientWidth)),
     tooWide: document.documentElement.scrollWidth - innerWidth,
     size: parseFloat(style("#durable-page p", "fontSize") ?? "16"),
   };
@@ -126,7 +130,7 @@ def test_each_page_can_be_used_and_read(site: Site, page: Page, pictures: Path, 
     for name, address in site.pages.items():
         page.goto(site.address + address, wait_until="load")
         page.screenshot(path=pictures / f"{name}.png", full_page=True)
-        complaints += [(name, each) for each in (complaints_of(page, look) if name != "index" else of_the_card(page))]
+        complaints += [(name, each) for each in complaints_about(name, page, look, site.theme)]
     assert complaints == []
     assert [each for each in lost if "durable" in each] == []
     link = page.locator("nav.durable-places a", has_text="Queues")
@@ -144,6 +148,36 @@ def test_what_the_scripts_ask_for_and_keep_is_below_the_path(site: Site, chromiu
         assert {each["path"] for each in context.cookies() if each["name"] == "durable_zone"} == {"/shop/admin/"}
 
 
+def complaints_about(name: str, page: Page, look: str, theme: str) -> Iterator[object]:
+    """What is wrong on this page: one of durable's, or one of the project's own with a part of durable's."""
+    if name == "index":
+        return of_the_card(page)
+    if name in ("objects", "object"):
+        return of_the_object(name, page)
+    return complaints_of(page, look, theme)
+
+
+def of_the_object(name: str, page: Page) -> Iterator[object]:
+    """What is wrong with the runs in the list of a model of the project's, and on the page of an object."""
+    if name == "objects":
+        if "Waiting for a message" not in page.locator("body").inner_text():
+            yield "no sentence of the open run"
+        return
+    section = page.locator("#durable-page")
+    tab = page.get_by_role("tab", name="Runs")
+    if tab.count():  # a theme may show inlines in tabs
+        tab.click()
+        section.wait_for(state="visible")
+    if section.count() != 1 or not section.is_visible():
+        yield "no runs of the object"
+        return
+    if not section.locator("a.button", has_text="Send a message").first.is_visible():
+        yield "no button that answers"
+    if section.evaluate("(each) => each.scrollWidth - each.clientWidth") > 0:
+        yield "wider than its place"
+    yield from unreadable(page, "#durable-page")
+
+
 def of_the_card(page: Page) -> Iterator[object]:
     """What is wrong with durable's part of the admin's index."""
     if page.evaluate(COMPUTED)["card"] != "flex":
@@ -156,14 +190,18 @@ def unreadable(page: Page, within: str) -> Iterator[object]:
         yield from ((node["html"], node["any"][0]["message"]) for node in each["nodes"])
 
 
-def complaints_of(page: Page, look: str) -> Iterator[object]:
+def complaints_of(page: Page, look: str, theme: str) -> Iterator[object]:
     """What is wrong on a page of durable's."""
+    if theme in WITH_SIDEBAR and not page.locator("a[href$='/auth/user/']").count():
+        yield "the theme's sidebar does not lead to other apps"
     shown = page.locator("nav.durable-places a").all_inner_texts()
     if not set(PLACES) <= set(shown) or not page.locator("nav.durable-places").is_visible():
         yield "no way to the other pages", shown
     if page.locator("#durable-page h1:visible").count() != 1:
         yield "no title"
     found = page.evaluate(COMPUTED)
+    if found["unseen"] > 0 and "390" not in look:
+        yield "columns of the list are out of sight", found["unseen"]
     if found["tooWide"] > 0 or found["size"] < 12 or found["counts"] not in {"grid", None}:
         yield found["tooWide"], found["size"], found["counts"]
     for mark in found["marks"]:

@@ -1,7 +1,8 @@
 """What durable is tried with: the combinations of `.ci/matrix.toml`, for `.ci/run` and for docs/support.md.
 
-`python -m tests.tools.matrix write` writes the page. `names` prints the combinations, `shell NAME` the variables that
-`.ci/run` sets for one. Must import the standard library only: `.ci/run` calls it before anything is installed.
+`python -m tests.tools.matrix write` writes the page. `names` prints the
+combinations, `shell NAME` the variables that `.ci/run` sets for one. Must import the standard library only: `.ci/run`
+calls it before anything is installed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, Final, Literal
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "support.md"
-_COLUMNS: Final = 100
+#: An extra that has others.
+_OWN: Final = "durable-django["
 _REQUIREMENT: Final = re.compile(
     r"(?P<name>[\w.-]+)(?P<extras>\[[\w,-]+\])?>=(?P<lower>[\d.]+)(?:,<(?P<upper>[\d.]+))?"
 )
@@ -65,7 +67,7 @@ def libraries() -> list[Library]:
     needed, extras = project["dependencies"], project["optional-dependencies"].values()
     return [
         *(_library(each, is_optional=False) for each in needed),
-        *(_library(each, is_optional=True) for extra in extras for each in extra),
+        *(_library(each, is_optional=True) for extra in extras for each in extra if not each.startswith(_OWN)),
     ]
 
 
@@ -114,6 +116,7 @@ def _lines() -> Iterator[str]:
     yield from _table(["", *(each.name for each in tried)], _rows(tried))
     yield "\nSQLite is the one that comes with Python. PostgreSQL 16 and 17 are not tried. They lie between two"
     yield "versions that are, so they should work. Other databases are refused by a system check.\n"
+    yield "CI runs on Linux. durable is for POSIX systems: Windows is not supported, and macOS is not tried.\n"
     yield "## Libraries\n"
     yield "`pip` refuses a version that is older than the oldest one. It refuses the next major release too,"
     yield "and the next feature release of Django. What an extra needs has no upper bound, so that a security"

@@ -147,6 +147,7 @@ def fulfil(ctx: Context, order_id: int, *, gift: bool = False) -> dict[str, str]
     _takes(typed)
     assert_type(fulfil.using(deadline="30 days", work_limit=timedelta(hours=1)).start(3), Handle[dict[str, str]])
     assert_type(fulfil.using(tags={"tenant": "acme", "order": 42, "sum": Decimal(1)}).start(3).tags, dict[str, str])
+    ctx.status("paid", done=1, of=2.5, eta=message.sent_at)
     ctx.tag(stage="paid", order=order_id, gift=gift, at=message.sent_at)
     ctx.queue.send("done", {"order": order_id}, to=get_run("x"))
     ctx.queue.send("done", None, to="x")

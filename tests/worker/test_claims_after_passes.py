@@ -168,10 +168,19 @@ def test_inline_others_hear_of_it_while_runs_wait_here(store: Store) -> None:
 
 def test_a_worker_without_a_place_for_it_has_others_notified(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     new_runs(store, 1)
-    left = ["x"]
-    with at_work(ThreadPool(1), store, ending(QUEUE, left)) as made:
-        made.work(QUEUE)
+    left, may_go_on = ["x"], threading.Event()
+
+    def execute(record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:
+        assert may_go_on.wait(300)
+        return ending(QUEUE, left)(record, store=store, eviction=eviction)
+
+    with at_work(ThreadPool(1), store, execute) as made:
+        made.work(QUEUE)  # which leaves the queue to others, because the pass takes long
+        take_job()
+        notify.acknowledge(QUEUE)
+        assert jobs() == []
         monkeypatch.setattr(made._scheduler, "claim_limit", lambda most: 0)
+        may_go_on.set()
         eventually(lambda: len(jobs()) == 1)
     assert not left
 

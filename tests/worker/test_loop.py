@@ -109,6 +109,35 @@ class TestLoop:
             work_off(QUEUE, store=store, execute=Passes(note))
         assert counts == [1, 1, 1]
 
+    def test_a_notification_that_no_worker_has_taken_is_taken_back(self, store: Store) -> None:
+        new_runs(store, 4)
+        passes = Passes()
+        with override_settings(DURABLE={"CLAIM_BATCH": 2}):
+            work_off(QUEUE, store=store, execute=passes)
+        assert len(passes.passed) == 4
+        assert jobs() == []
+
+    def test_a_run_whose_notification_is_taken_back_is_claimed(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It becomes due after the claim that finds nothing, and its notification is coalesced with the pending one."""
+        ids = new_runs(store, 2)
+        passes, take_back = Passes(), notify.take_back
+
+        def late(queue: str) -> bool:
+            if len(ids) == 2:
+                ids.extend(new_runs(store))
+                notify.notify(QUEUE)
+                assert len(jobs()) == 1
+            return take_back(queue)
+
+        monkeypatch.setattr(notify, "take_back", late)
+        with override_settings(DURABLE={"CLAIM_BATCH": 2}):
+            work_off(QUEUE, store=store, execute=passes)
+        assert sorted(passes.passed) == sorted(ids)
+        assert len(ids) == 3
+        assert jobs() == []
+
     def test_a_batch_that_is_not_full_notifies_no_worker(self, store: Store) -> None:
         new_runs(store, 3)
         work_off(QUEUE, store=store, execute=Passes())

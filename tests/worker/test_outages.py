@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from io import StringIO
@@ -13,12 +14,15 @@ from django.core.management import call_command
 from django.db import transaction
 from django.test import override_settings
 from django.utils import timezone
+from django_rq import get_queue
 
 from durable import get_run, models
 from durable.core.records import RunState
+from durable.drivers.timeouts import watch
 from durable.inspection.explanation import explain_fully
-from durable.notifier import redis_clients
+from durable.notifier import notify, redis_clients
 from durable.store import Store
+from durable.worker.rq import SimpleWorker
 from project.servers import EmbeddedRedis
 from tests.support.flows.workflows import silent
 from tests.support.processes import Program, Run, is_completed, start_run
@@ -173,6 +177,31 @@ def test_a_worker_that_starts_while_redis_is_away_executes_runs(
     assert not [line for line in program.lines if "Traceback" in line]
 
 
+@pytest.mark.usefixtures("signal_handlers")
+def test_the_end_of_a_job_does_not_wait_for_a_redis_that_stands_still(
+    own_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may have taken over, to which a new connection would lead."""
+    queue = get_queue("default")
+    worker = SimpleWorker([queue], connection=queue.connection)
+    worker.leaves = True
+    monkeypatch.setattr("durable.worker.rq_jobs.work", lambda _name: stopped(own_redis))
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        continued(own_redis)
+
+    notify.notify("default")
+    deadline = watch(60.0, give_up)
+    try:
+        worker.work(burst=True, logging_level="CRITICAL")
+    finally:
+        deadline.end()
+        continued(own_redis)
+    assert not late.is_set(), "it has waited for the answer to the end of its job"
+
+
 def doctor(*arguments: str) -> str:
     out = StringIO()
     with pytest.raises(SystemExit):
@@ -185,7 +214,7 @@ def test_the_doctor_says_what_workers_do_while_redis_is_away(run: Run, own_redis
     own_redis.stop("kill")
     said = doctor()
     assert "redis: Redis does not answer (ConnectionError)" in said
-    assert "Workers of durable_worker poll the database every 0.5 s until Redis is back" in said
+    assert "Workers of durable_worker poll the database every 0.2 s until Redis is back" in said
     assert "plain RQ workers execute nothing meanwhile" in said
 
 

@@ -26,7 +26,6 @@ from durable.core.control_flow import Park
 from durable.core.effects import SAVE, Operation, Save
 from durable.core.errors import ErrorInfo, MapError, PayloadError, RollbackCheckpointError
 from durable.core.ids import MAX_ID
-from durable.core.map_results import MapChild, MapResult
 from durable.core.names.renames import is_same, is_same_workflow
 from durable.core.records import (
     ChildRecord,
@@ -41,7 +40,7 @@ from durable.core.records import (
     OnFailure,
     RunState,
 )
-from durable.core.results import Failure, with_failure
+from durable.core.results import Failure, MapChild, MapResult, with_failure
 from durable.core.scope import Scope
 from durable.core.summary import awaiting_group
 

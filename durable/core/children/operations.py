@@ -111,10 +111,10 @@ def freed(run: RunRecord, location: str, workflow: str, wanted: ChildKey, child_
             return refusal
 
 
-def change_of(owner: RunRecord, reason: str, now: datetime) -> RunChange | None:
+def change_of(owner: RunRecord, reason: str, now: datetime, *, hands_over: bool) -> RunChange | None:
     """Return the change that cancels the run that has the key; None if that run is being compensated.
 
-    The caller has locked the run's row.
+    The caller has locked the run's row. `hands_over`: a worker has to end it, if none has it now.
     """
     if owner.state == RunState.ROLLING_BACK or owner.state_after_rollback:
         return None
@@ -122,6 +122,9 @@ def change_of(owner: RunRecord, reason: str, now: datetime) -> RunChange | None:
         return RunChange(run={"change_seq": owner.change_seq})
     if owner.lease_expires_at is not None and owner.lease_expires_at > now:
         return RunChange(run=transitions.cancel_requested(owner, request=Request.CANCEL, reason=reason))
+    if hands_over:
+        summary = Summary(SummaryKind.CANCELLING, reason=reason)
+        return RunChange(run=transitions.cancel_handed_over(owner, now=now, reason=reason, summary=summary))
     summary = Summary(SummaryKind.CANCELLED, reason=reason)
     return RunChange(run=transitions.cancelled_at_once(owner, now=now, reason=reason, summary=summary))
 
@@ -287,7 +290,7 @@ def child_run(scope: Scope, request: ChildRequest, child_id: str, what: str) -> 
     environment, parent = scope.environment, scope.journal.run
     now = environment.now()
     given = {"args": list(request.args), "kwargs": dict(request.kwargs)}
-    return request.how.new_run(
+    run = request.how.new_run(
         now,
         id=check_id(child_id),
         workflow=request.workflow,
@@ -297,6 +300,7 @@ def child_run(scope: Scope, request: ChildRequest, child_id: str, what: str) -> 
         parent_id=parent.id,
         key=None if request.key is None else request.key.key,
     )
+    return run if scope.doubt is None or scope.doubt.is_over else run.in_doubt(scope.doubt.since)
 
 
 def _begin(

@@ -66,12 +66,13 @@ def change_of(
     *,
     only_open: bool = False,
     is_replaced: bool = False,
+    hands_over: bool = False,
 ) -> RunChange:
     """Return the change that begins the compensation of a child; it may change nothing. The caller has locked the
     child's row.
 
     `only_open`: only if the child has not ended. `is_replaced`: its parent is about to start another child in its
-    place.
+    place. `hands_over`: a worker has to end it, if none has it now.
     """
     nothing = RunChange(run={"change_seq": child.change_seq})
     if only_open and child.state in ENDED:
@@ -89,6 +90,9 @@ def change_of(
         return RunChange(run=request)
     if any(entry.is_compensable for entry in entries()):
         patch = transitions.cancelled_with_rollback(child, now=now, reason=reason, summary=summary)
+    elif hands_over:
+        asked = Summary(SummaryKind.CANCELLING, reason=reason)
+        patch = transitions.cancel_handed_over(child, now=now, reason=reason, summary=asked)
     else:
         ended = Summary(SummaryKind.CANCELLED, reason=reason)
         patch = transitions.cancelled_at_once(child, now=now, reason=reason, summary=ended)

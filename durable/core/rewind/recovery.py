@@ -8,12 +8,14 @@ compensated step, since everything that followed was built on what is undone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from durable.core import transitions
 from durable.core.children.entries import begun_again, group_of, taken_out, waiting_again
 from durable.core.location import escape
+from durable.core.outcomes import HELD, ONCE, is_unsettled, without_marks
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind.rewinding import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
@@ -56,6 +58,13 @@ def recover(
     history.start_lost_anew()
     patch = transitions.recovered(run, now=now, generations=generations, summary=Summary(SummaryKind.RECOVERED))
     return history.change(run, patch, messages)
+
+
+def asked_again(entry: EntryRecord) -> EntryRecord:
+    """Return a step of which nobody knows whether it was done, to be asked about again. If not, it has all attempts."""
+    once = {name: value for name, value in entry.data[ONCE].items() if name != "asked"}
+    data = {**without_marks(entry, HELD, "failure"), ONCE: once, UNCOUNTED: entry.attempts}
+    return replace(entry, status=EntryStatus.UNKNOWN, data=data, next_attempt_at=None)
 
 
 def failed_children(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
@@ -176,6 +185,8 @@ class _Recovery(Rewind):
             self.put(waiting_again(entry, self._by))
         elif entry.kind in (EntryKind.MESSAGE, EntryKind.SEND):
             self.delete(location)  # the code receives the message again, or sends it again
+        elif is_unsettled(entry):
+            self.put(asked_again(entry))
         elif entry.status in (EntryStatus.EXHAUSTED, EntryStatus.FAILED):
             data = {key: value for key, value in entry.data.items() if key not in ("failure", UNCOUNTED)}
             self.put(

@@ -227,7 +227,9 @@ class Replay:
     def in_place(self, now: datetime) -> RunChange:
         """Return the change for a replay in place, which continues at `now`."""
         patch = transitions.replayed(self.run, now=now, generations=self._generations(), summary=self.summary)
-        return self.history.change(self.run, patch, lambda: self._messages)
+        change = self.history.change(self.run, patch, lambda: self._messages)
+        change.is_status_over = True  # what it says may not be so any more
+        return change
 
     @property
     def summary(self) -> Summary:

@@ -333,13 +333,13 @@ def _whole_workflow(facts: Facts) -> Iterator[Report]:
     "hint",
     "A step charges, sends or posts without a key",
     why="A process can die after the service has done it and before that is recorded. Then the step runs again.",
-    fix="Pass current_step().idempotency_key to the service, ask it first whether it is done, or, if it only writes rows of "
-    "your own database, use atomic=True.",
+    fix="Pass current_step().idempotency_key to the service. If it knows no keys, use once=True with a verify= that asks it "
+    "whether it is done. If the step only writes rows of your own database, use atomic=True.",
 )
 def _no_key(facts: Facts) -> Iterator[Report]:
     for step in facts.steps:
-        atomic = step.options.get("atomic")
-        if isinstance(atomic, ast.Constant) and atomic.value is True:
+        options = [step.options.get(each) for each in ("atomic", "once")]
+        if any(isinstance(each, ast.Constant) and each.value is True for each in options):
             continue
         if any(word in ast.unparse(node).lower() for _, node in step.functions for word in _KEYS):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext
 from typing import Any
@@ -12,7 +13,7 @@ from redis.exceptions import RedisError
 from durable.cli.development import CodeWatch, WebServer
 from durable.conf import conf
 from durable.management.commands import durable_worker
-from durable.notifier import redis_clients
+from durable.notifier import channel, redis_clients
 
 WITHOUT_REDIS = 'DURABLE["REDIS"] is False'
 
@@ -45,6 +46,7 @@ class Command(durable_worker.Command):
         general += [f"--{each.replace('_', '-')}" for each in ("force_color", "no_color") if options[each]]
         web = [*general, *([] if reloads else ["--noreload"]), *([options["addrport"]] if options["addrport"] else [])]
         worker = worker_command(queues, self._inherited({**options, "verbosity": max(2, options["verbosity"])}))
+        os.environ["PYTHONUNBUFFERED"] = "1"  # in a pipe or file, the lines of both come as they are printed
         try:
             with WebServer(command_line("runserver", *web)) as server:
                 self._await_migrations(lambda: server.status is not None)
@@ -67,7 +69,7 @@ class Command(durable_worker.Command):
     def _how(self) -> str:
         """Return how the worker learns of due runs, and what to do if it cannot."""
         if not conf.REDIS:
-            return f"without Redis ({WITHOUT_REDIS}): the worker polls the database every {conf.POLL_INTERVAL:g} s"
+            return f"without Redis ({WITHOUT_REDIS}): {channel.in_words()}"
         try:
             for redis in redis_clients.one_queue_per_redis(redis_clients.queue_names()).values():
                 redis.ping()

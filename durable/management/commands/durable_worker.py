@@ -65,6 +65,9 @@ class Command(BaseCommand):
             "--reload", action="store_true", help="start the workers again when the code changes; for development"
         )
         parser.add_argument("--as-child", action="store_true", help="for internal use: be one of the processes")
+        parser.add_argument(
+            "--embedded", action="store_true", help="for internal use: end when standard input is closed"
+        )
 
     def check(self, *args: Any, **options: Any) -> None:
         with without_code():
@@ -89,6 +92,10 @@ class Command(BaseCommand):
                 serves_all=not options["queues"],
             )
             return
+        if options["embedded"]:
+            from durable.worker.embedded import end_with_parent
+
+            end_with_parent()
         for option in ("processes", "concurrency"):
             if options[option] < 1:
                 raise CommandError(f"--{option} must be at least 1, not {options[option]}")

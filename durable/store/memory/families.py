@@ -16,11 +16,12 @@ from durable.store.rules.families import Turn, begins_at
 @dataclass(slots=True)
 class MemoryFamilies:
     """A `durable.store.rules.families.FamilyTable` in memory. `free` releases the key, slots and reservations of an
-    ended run.
+    ended run. `calls_at_end` returns whether a workflow has an `on_end`.
     """
 
     runs: dict[str, RunRecord]
     free: Callable[[str], None]
+    calls_at_end: Callable[[str], bool]
     _children: dict[str, dict[str, ChildRecord]] = field(default_factory=dict)  # by parent and child
     _dropped: set[str] = field(default_factory=set)
     _left: dict[str, datetime] = field(default_factory=dict)  # by parent that has children left to cancel: since when
@@ -39,6 +40,9 @@ class MemoryFamilies:
             _groups=dict(self._groups),
             _turns={group: dict(each) for group, each in self._turns.items()},
         )
+
+    def with_end(self, workflows: Collection[str]) -> set[str]:
+        return {each for each in workflows if self.calls_at_end(each)}
 
     # -- groups
 

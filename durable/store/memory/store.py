@@ -19,8 +19,9 @@ from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.slot_records import Admission, SlotKind, SlotRow, SlotWant
+from durable.core.links import is_of_link
 from durable.core.location import escape
-from durable.core.new_runs import NewRun, key_of
+from durable.core.new_runs import LOADED, NewRun, Subject, key_of
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -32,14 +33,20 @@ from durable.core.records import (
     ChildrenDropped,
     ChildStart,
     Committed,
+    DoubtOver,
     EntryKind,
     EntryRecord,
+    EntryStatus,
     FailureRecord,
     GroupChange,
+    HeldOver,
     Hold,
     HoldKind,
     KeyedSend,
     KeyRecord,
+    LinkClosed,
+    LinkOpened,
+    LinkRecord,
     Message,
     MessagesReturned,
     MessageState,
@@ -49,11 +56,15 @@ from durable.core.records import (
     RunState,
     SavedDetails,
     SavesForgotten,
+    Status,
+    StatusRecord,
     TagChange,
     Witness,
 )
 from durable.core.time_limits import History, RunLimits
 from durable.core.transitions import moved
+from durable.link_tokens import hash_of
+from durable.store import ends
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
 from durable.store.memory.families import MemoryFamilies
 from durable.store.memory.limits import MemoryRates, MemorySlots, MemorySlotTable, sweep
@@ -81,6 +92,9 @@ Tables = tuple[
     MemoryRates,
     MemoryRanks,
     MemoryTags,
+    dict[str, StatusRecord],
+    dict[str, tuple[Subject, ...]],
+    dict[str, LinkRecord],
 ]
 
 
@@ -114,7 +128,8 @@ class MemoryStore(RateStore, FamilyStore):
         self._failures: dict[str, FailureRecord] = {}
         self._activities = MemoryActivities()
         self._holds = MemoryHolds()
-        self._families: MemoryFamilies = MemoryFamilies(self._runs, lambda run_id: self._rates.forget(run_id))
+        self._families: MemoryFamilies = MemoryFamilies(self._runs, self._free, self.calls_at_end)
+        self._with_end: set[str] = set()
         self._keys = MemoryKeys()
         self._limits: dict[str, RunLimits] = {}
         self._saved: dict[tuple[str, str], SavedDetails] = {}
@@ -122,6 +137,9 @@ class MemoryStore(RateStore, FamilyStore):
         self._rates: MemoryRates = MemoryRates(self._runs)
         self._ranks = MemoryRanks()
         self._tags = MemoryTags()
+        self._statuses: dict[str, StatusRecord] = {}
+        self._subjects: dict[str, tuple[Subject, ...]] = {}
+        self._links: dict[str, LinkRecord] = {}  # by the hash of the token
 
     def _writing(self) -> AbstractContextManager[object]:
         return self._lock
@@ -150,6 +168,8 @@ class MemoryStore(RateStore, FamilyStore):
                 self._ranks.put(self._runs[run.id], run.ranking)
             if isinstance(run, NewRun) and run.tags:
                 self._tags.put(run.id, run.tags)
+            if isinstance(run, NewRun) and run.subjects:
+                self._subjects[run.id] = tuple(run.subjects)
         return row_rules.copied(self._runs[run.id]), new
 
     def _put(self, run: RunRecord) -> None:
@@ -162,6 +182,12 @@ class MemoryStore(RateStore, FamilyStore):
         self._runs[run.id] = run
         if row_rules.has_ended(before, run):
             self._ended(run)
+
+    def _held_no_more(self, run_id: str) -> None:
+        """Note that no step of the run waits for a person."""
+        failure = self._failures.get(run_id)
+        if failure is not None and failure.is_held:
+            self._failures[run_id] = replace(failure, is_open=False, is_held=False)
 
     # -- keys
 
@@ -215,8 +241,12 @@ class MemoryStore(RateStore, FamilyStore):
         with self._lock:
             return self._keys.followed_by(run_id)
 
+    def _free(self, run_id: str) -> None:
+        self._rates.forget(run_id)
+        self._held_no_more(run_id)
+
     def _ended(self, run: RunRecord) -> None:
-        self._rates.forget(run.id)
+        self._free(run.id)
         families.ended(self._families, run)
 
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
@@ -254,9 +284,29 @@ class MemoryStore(RateStore, FamilyStore):
     def history(self, run_id: str) -> list[EntryRecord]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
 
+    def published(self, run_id: str) -> list[EntryRecord]:
+        return [each for each in self.history(run_id) if each.kind == EntryKind.PUBLISH]
+
+    def held_steps(self, run_id: str) -> list[EntryRecord]:
+        return [each for each in self.history(run_id) if each.status == EntryStatus.HELD]
+
+    def held_among(self, run_ids: Sequence[str]) -> set[str]:
+        with self._lock:
+            found = ((each, self._failures.get(each)) for each in run_ids)
+            return {each for each, failure in found if failure is not None and failure.is_held}
+
     def limits(self, run_id: str) -> RunLimits | None:
         with self._lock:
             return self._limits.get(run_id)
+
+    def put_in_doubt(self, since: datetime, most: int) -> int:
+        with self._lock:
+            marked = {run_id for run_id, limits in self._limits.items() if limits.in_doubt == since}
+            left = [each for each in self._runs.values() if each.state not in ENDED and each.id not in marked][:most]
+            for run in left:
+                self._limits[run.id] = replace(self._limits.get(run.id) or RunLimits(), in_doubt=since)
+                self._put(replace(run, fence=max(run.fence, LOADED)))
+            return len(left)
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
         with self._lock:
@@ -332,40 +382,55 @@ class MemoryStore(RateStore, FamilyStore):
                 raise RunNotFoundError(run_id)
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
             after = row_rules.after_change(run, change)
-            if run.parent_id is not None:
-                after = families.held_back(self._families, run, after, after.created_at)
-            self._put(row_rules.copied(after))
-            limits = self._limits.get(run_id)
-            if row_rules.is_reopened(run, after) and limits is not None and after.wake_at is not None:
-                self._limits[run_id] = limits.renewed(after.wake_at)
-            at = after.wake_at or after.created_at
-            if change.dropped_children:
-                families.drop(self._families, after, change.dropped_children, at, every=True)
-            for group_change in row_rules.group_changes(change):
-                families.mark(self._families, run_id, group_change)
-            if change.dropped_groups:
-                families.end_children(self._families, after, at)
-            for location in change.deleted:
-                self._saved.pop((run_id, location), None)
-            if change.deleted:
-                self._slot_table.give_up(run_id, locations=change.deleted)
-            if after.state == RunState.PAUSED:
-                self._slot_table.leave_all(run_id, keeping=())
-            if after.queue != run.queue:
-                self._ranks.requeue(run_id)
-            if change.tags is not None:
-                self._tags.change(run_id, change.tags.tags)
-            for saved in change.saved:
-                self._saved[run_id, saved.location] = saved
-            self._delete(run_id, change.deleted)
-            self._write(run_id, change.entries)
-            self._return(run_id, change.unreceive)
-            for message_id in set(change.retracted).intersection(self._inboxes[run_id]):
-                del self._messages[message_id]
-                self._inboxes[run_id].remove(message_id)
-            if change.action is not None:
-                self.log([change.action])
-            return row_rules.copied(self._runs[run_id])
+            function = ends.function_of(run.workflow) if row_rules.has_ended(run, after) else None
+            if function is None:
+                return self._changed(run, after, change)
+            with self._taken_back_if_refused() as alias:
+                changed = self._changed(run, after, change)
+                ends.call(alias, function, row_rules.copied(changed))
+            return changed
+
+    def _changed(self, run: RunRecord, after: RunRecord, change: RunChange) -> RunRecord:
+        """Write what a verb has decided; return the changed row."""
+        run_id = run.id
+        if run.parent_id is not None:
+            after = families.held_back(self._families, run, after, after.created_at)
+        self._put(row_rules.copied(after))
+        limits = self._limits.get(run_id)
+        if row_rules.is_reopened(run, after) and limits is not None and after.wake_at is not None:
+            self._limits[run_id] = limits.renewed(after.wake_at)
+        at = after.wake_at or after.created_at
+        if change.dropped_children:
+            families.drop(self._families, after, change.dropped_children, at, every=True)
+        for group_change in row_rules.group_changes(change):
+            families.mark(self._families, run_id, group_change)
+        if change.dropped_groups:
+            families.end_children(self._families, after, at)
+        for location in change.deleted:
+            self._saved.pop((run_id, location), None)
+        if change.deleted:
+            self._slot_table.give_up(run_id, locations=change.deleted)
+        if after.state == RunState.PAUSED:
+            self._slot_table.leave_all(run_id, keeping=())
+        if after.queue != run.queue:
+            self._ranks.requeue(run_id)
+        if change.tags is not None:
+            self._tags.change(run_id, change.tags.tags)
+        for saved in change.saved:
+            self._saved[run_id, saved.location] = saved
+        self._delete(run_id, change.deleted)
+        self._write(run_id, change.entries)
+        self._return(run_id, change.unreceive)
+        for message_id in set(change.retracted).intersection(self._inboxes[run_id]):
+            del self._messages[message_id]
+            self._inboxes[run_id].remove(message_id)
+        if change.is_status_over:
+            self._statuses.pop(run_id, None)
+        if change.is_held_over:
+            self._held_no_more(run_id)
+        if change.action is not None:
+            self.log([change.action])
+        return row_rules.copied(self._runs[run_id])
 
     def import_history(
         self,
@@ -415,6 +480,19 @@ class MemoryStore(RateStore, FamilyStore):
     def tags(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
         with self._lock:
             return self._tags.of_runs(run_ids, at_start=at_start)
+
+    def subjects(self, run_ids: Sequence[str]) -> dict[str, list[Subject]]:
+        with self._lock:
+            return {each: list(self._subjects[each]) for each in run_ids if each in self._subjects}
+
+    def to_cancel(self, model: str, keys: Sequence[str]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        with self._lock:
+            for run in sorted(self._runs.values(), key=lambda run: (run.created_at, run.id)):
+                for each in self._subjects.get(run.id, ()) if run.state not in ENDED else ():
+                    if each.cancels and each.model == model and each.key in keys:
+                        found.setdefault(each.key, []).append(run.id)
+        return found
 
     def learn_names(self) -> None:
         """Do nothing: a migration has not renamed anything in memory."""
@@ -496,12 +574,38 @@ class MemoryStore(RateStore, FamilyStore):
             each
             for each in self.messages(run_id)
             if each.state == MessageState.PENDING
-            and (not names or each.queue in names)
+            and (each.queue in names if names else not is_of_link(each.queue))
             and (before is None or each.sent_at < before)
         ]
         return found[:limit]
 
     def commit(self, batch: Batch) -> Committed:
+        function = None if batch.ended is None else ends.function_of(batch.ended.workflow)
+        if batch.ended is None or function is None:
+            return self._commit(batch)
+        with self._lock, self._taken_back_if_refused() as alias:
+            committed = self._commit(batch)
+            ends.call(alias, function, batch.ended)
+        return committed
+
+    @contextmanager
+    def _taken_back_if_refused(self) -> Iterator[str | None]:
+        """Undo what the block does if it raises. Yields the database whose transaction is open around it; None here."""
+        before = self._tables()
+        try:
+            yield None
+        except BaseException:
+            self._put_back(before)
+            raise
+
+    def declare_ends(self, workflows: Sequence[str], gone: Sequence[str] = ()) -> None:
+        with self._lock:
+            self._with_end = (self._with_end - set(gone)) | set(workflows)
+
+    def calls_at_end(self, workflow: str) -> bool:
+        return workflow in self._with_end or ends.function_of(workflow) is not None
+
+    def _commit(self, batch: Batch) -> Committed:
         with self._lock:
             run = self._runs.get(batch.run_id)
             if run is None or run.fence != batch.fence:
@@ -527,12 +631,22 @@ class MemoryStore(RateStore, FamilyStore):
             self._return(run.id, returned)
             if batch.failure is not None:
                 self._failures[run.id] = batch.failure
+            if batch.of(DoubtOver) and run.id in self._limits:
+                self._limits[run.id] = replace(self._limits[run.id], in_doubt=None)
+            if batch.of(HeldOver):
+                self._held_no_more(run.id)
             for change in batch.of(TagChange):
                 self._tags.change(run.id, change.tags)
+            if batch.status is not None:
+                self._show(batch.status)
             for saved in batch.of(SavedDetails):
                 self._saved[run.id, saved.location] = saved
             for forgotten in batch.of(SavesForgotten):
                 self._saved.pop((run.id, forgotten.location), None)
+            for opened in batch.of(LinkOpened):
+                self._open_link(run.id, opened, batch.now)
+            for closed in batch.of(LinkClosed):
+                self._close_link(run.id, closed, batch.now)
             if batch.worked is not None and run.id in self._limits:
                 self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
             queues = self._send_from(run.id, sends) | self._start(starts) | self._woken_parent(batch)
@@ -550,6 +664,43 @@ class MemoryStore(RateStore, FamilyStore):
             return Committed(
                 request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues
             )
+
+    def _open_link(self, run_id: str, opened: LinkOpened, now: datetime) -> None:
+        before = [each for each in self.links(run_id) if each.location == opened.location]
+        row = LinkRecord(
+            token_hash=hash_of(opened.token),
+            run_id=run_id,
+            link_id=opened.link_id,
+            location=opened.location,
+            queue=opened.queue,
+            generation=len(before),
+            verify=opened.verify,
+            opened_at=now,
+            expires_at=opened.expires_at,
+        )
+        self._links.setdefault(row.token_hash, row)
+
+    def _close_link(self, run_id: str, closed: LinkClosed, now: datetime) -> None:
+        for each in self.links(run_id):
+            if each.link_id == closed.link_id and each.closed_at is None:
+                self._links[each.token_hash] = replace(each, closed_at=now)
+
+    def link(self, token_hash: str) -> LinkRecord | None:
+        with self._lock:
+            return self._links.get(token_hash)
+
+    def links(self, run_id: str) -> list[LinkRecord]:
+        with self._lock:
+            return [each for each in self._links.values() if each.run_id == run_id]
+
+    def is_link_open(self, link: LinkRecord) -> bool:
+        with self._lock:
+            entry = self._entries.get(link.run_id, {}).get(link.location)
+            return entry is not None and entry.kind == EntryKind.LINK and entry.data.get("id") == link.link_id
+
+    def use_link(self, link: LinkRecord, message_id: str, now: datetime) -> None:
+        with self._lock:
+            self._links[link.token_hash] = replace(self._links[link.token_hash], used_at=now, message_id=message_id)
 
     def _is_there(self, run: RunRecord, witness: Witness) -> bool:
         if witness.state is not None:
@@ -753,6 +904,27 @@ class MemoryStore(RateStore, FamilyStore):
                 if (each.run_id, each.fence) in held and (before is None or before.order < each.order):
                     self._saved[each.run_id, each.location] = each
 
+    def show(self, statuses: Sequence[StatusRecord]) -> None:
+        with self._lock:
+            held = {run.id for run in self._held([(each.run_id, each.fence) for each in statuses])}
+            for each in statuses:
+                if each.run_id in held:
+                    self._show(each)
+
+    def _show(self, status: StatusRecord) -> None:
+        before = self._statuses.get(status.run_id)
+        if before is None or before.order < status.order:
+            self._statuses[status.run_id] = status
+
+    def statuses(self, run_ids: Sequence[str]) -> dict[str, Status]:
+        with self._lock:
+            return {each: self._statuses[each].status for each in run_ids if each in self._statuses}
+
+    def get_shown(self, run_ids: Sequence[str]) -> dict[str, tuple[RunRecord, Status | None]]:
+        with self._lock:
+            shown = self.statuses(run_ids)
+            return {run_id: (run, shown.get(run_id)) for run_id, run in self.get_many(run_ids).items()}
+
     def ask_activities(
         self,
         run: RunRecord,
@@ -851,6 +1023,9 @@ class MemoryStore(RateStore, FamilyStore):
             self._rates.copied(),
             self._ranks.copied(),
             self._tags.copied(),
+            dict(self._statuses),
+            dict(self._subjects),
+            dict(self._links),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -871,6 +1046,9 @@ class MemoryStore(RateStore, FamilyStore):
             self._rates,
             self._ranks,
             self._tags,
+            self._statuses,
+            self._subjects,
+            self._links,
         ) = tables
         self._runs.clear()  # other tables refer to this mapping
         self._runs.update(runs)

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from django.db import connections, transaction
 
 from durable.store.memory.store import MemoryStore, Tables
+from durable.store.transactions import committed_or_raised
 
 
 class TransactionalMemoryStore(MemoryStore):
@@ -38,6 +41,18 @@ class TransactionalMemoryStore(MemoryStore):
             self._notes = _without_released(self._notes, here)
         if not any(note.place == here for note in self._notes):
             self._notes.append(_Snapshot(here, self._tables(), _RollbackProbe(self.using)))
+
+    @contextmanager
+    def _taken_back_if_refused(self) -> Iterator[str | None]:
+        with ExitStack() as around:
+            alias: str | None = self.using
+            try:
+                around.enter_context(committed_or_raised(self.using))
+            except Exception:  # noqa: BLE001  # whatever forbids it: a test without a database: the function may do without as well
+                alias = None
+            self.follow()
+            around.enter_context(super()._taken_back_if_refused())
+            yield alias
 
     def _forget_what_has_ended(self) -> None:
         for number, note in enumerate(self._notes):

@@ -26,6 +26,7 @@ from durable.store.tables.rows import (
     RUN,
     SAVED,
     SAVED_AS_ENTRY,
+    STATUS,
 )
 
 
@@ -131,6 +132,20 @@ ON CONFLICT (run_id, location) DO UPDATE SET
   {", ".join(f"{name} = EXCLUDED.{name}" for name in SAVED.names if name not in ("run_id", "location"))}
 WHERE ({", ".join(f"s.{name}" for name in _SAVE_ORDER)}) < ({", ".join(f"EXCLUDED.{name}" for name in _SAVE_ORDER)})"""
 
+_SHOW = f"""INSERT INTO {STATUS.table} AS s ({STATUS.sql()})
+SELECT {STATUS.sql("x.")} FROM json_to_recordset(%(statuses)s::json) AS x({STATUS.typed()}){{}}
+ORDER BY x.run_id
+ON CONFLICT (run_id) DO UPDATE SET
+  {", ".join(f'"{name}" = EXCLUDED."{name}"' for name in STATUS.names if name != "run_id")}
+WHERE (s.fence, s.number) < (EXCLUDED.fence, EXCLUDED.number)"""
+
+#: Parameters: statuses (JSON). Writes those that are later than what is stored, of runs that are leased under their
+#: fence.
+SHOW: Final = _SHOW.format(f"""
+JOIN {RUN.table} AS r ON r.id = x.run_id AND r.fence = x.fence AND r.lease_expires_at IS NOT NULL""")
+#: The same, in the transaction of a commit, which has compared the fence.
+SHOW_COMMITTED: Final = _SHOW.format("")
+
 #: Parameters: runs, fences, now, due_at. Rows of id, and the queue or NULL for a busy one.
 RELEASE: Final = f"""WITH {_LEASED},
 released AS (
@@ -160,7 +175,7 @@ _CREATE = f"""WITH held AS MATERIALIZED (
   FOR KEY SHARE),
 new AS (
   INSERT INTO {RUN.table} ({RUN.sql()}) SELECT {_CREATED} FROM {_GIVEN} LEFT JOIN held ON held.name = x.workflow
-  ON CONFLICT (id) DO NOTHING RETURNING id),
+  ON CONFLICT DO NOTHING RETURNING id),
 waiting AS (
   INSERT INTO {HELD_START} (run_id, workflow, due_at) SELECT new.id, x.workflow, COALESCE(x.wake_at, x.created_at)
   FROM new JOIN {_GIVEN} ON x.id = new.id JOIN held ON held.name = x.workflow
@@ -235,8 +250,9 @@ SENT_BEFORE: Final = f"SELECT {MESSAGE.sql()} FROM {MESSAGE.table} WHERE run_id 
 
 
 def inbox(*, named: bool, before: bool) -> str:
-    """Parameters: run, limit, and names, before if they are asked for. Rows of MESSAGE."""
-    queue = " AND queue = ANY(%(names)s::text[])" if named else ""
+    """Parameters: run, limit, links, and names, before if they are asked for. Rows of MESSAGE."""
+    # the answers of a link are for the waits for it alone
+    queue = " AND queue = ANY(%(names)s::text[])" if named else " AND NOT starts_with(queue, %(links)s)"
     sent_at = " AND sent_at < %(before)s" if before else ""
     return f"""SELECT {MESSAGE.sql()} FROM {MESSAGE.table}
 WHERE run_id = %(run)s AND state = '{MessageState.PENDING.value}'{queue}{sent_at} ORDER BY "order" LIMIT %(limit)s"""

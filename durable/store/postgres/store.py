@@ -22,7 +22,7 @@ from durable.core.errors import RateUnitsError, UnknownLimitError
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.rates import RateWant, Reservation, from_nanoseconds
 from durable.core.limits.slot_records import Admission, SlotChange, SlotWant
-from durable.core.location import escape
+from durable.core.location import LINK_QUEUES, escape
 from durable.core.new_runs import NewRun, key_of, without_key
 from durable.core.records import (
     Activity,
@@ -31,7 +31,11 @@ from durable.core.records import (
     ChildrenDropped,
     ChildStart,
     Committed,
+    DoubtOver,
     GroupChange,
+    HeldOver,
+    LinkClosed,
+    LinkOpened,
     Message,
     OutgoingMessage,
     RunChange,
@@ -39,6 +43,7 @@ from durable.core.records import (
     RunState,
     SavedDetails,
     SavesForgotten,
+    StatusRecord,
     TagChange,
 )
 from durable.core.time_limits import History
@@ -61,11 +66,12 @@ from durable.store.postgres.parameters import (
     witness_parameters,
 )
 from durable.store.rules import row_rules
-from durable.store.tables import keys, tags
+from durable.store.tables import keys, subjects, tags
 from durable.store.tables.rows import (
     ACTIVITY,
     RUN,
     SAVED,
+    STATUS,
     failure_row,
     json_rows,
     limits_json,
@@ -124,7 +130,11 @@ class PostgresStore(DatabaseStore):
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         values = start_parameters(run)
         is_renamed = keys.owner_of_keys(self.alias, run.workflow) != run.workflow
-        if is_renamed or not values or (isinstance(run, NewRun) and (run.ranking is not None or run.tags)):
+        if (
+            is_renamed
+            or not values
+            or (isinstance(run, NewRun) and (run.ranking is not None or run.tags or run.subjects))
+        ):
             return super().start_keyed(run, key)
         while True:
             summary, holder = sql_functions.START_KEYED(self.alias, [*values, pack(key)])
@@ -172,7 +182,7 @@ class PostgresStore(DatabaseStore):
         return to_run(rows[0]) if rows else None
 
     def _write_change(self, before: RunRecord, after: RunRecord, change: RunChange) -> None:
-        self._commit(change_parameters(before, after, change))
+        self._call_whole(change_parameters(before, after, change))
 
     # -- passes
 
@@ -233,16 +243,18 @@ class PostgresStore(DatabaseStore):
             "names": [escape(name) for name in names],
             "before": before,
             "limit": limit,
+            "links": escape(LINK_QUEUES),
         }
         return [
             to_message(row) for row in self._rows(sql.inbox(named=bool(names), before=before is not None), parameters)
         ]
 
-    def commit(self, batch: Batch) -> Committed:
+    def _commit(self, batch: Batch) -> Committed:
         if batch.run is None or batch.run.get("state") != RunState.COMPLETED:
             committed = self._write_batch(batch)
         else:
-            is_inside = connections[self.alias].in_atomic_block  # of which a refused end must not be the end
+            # of which a refused end must not be the end; the transaction of an `on_end` ends with it
+            is_inside = connections[self.alias].in_atomic_block and batch.ended is None
             with transaction.atomic(using=self.alias) if is_inside else nullcontext():
                 committed = self._write_batch(batch)
         if _NOTED not in committed.queues_to_notify:
@@ -253,7 +265,9 @@ class PostgresStore(DatabaseStore):
         groups, starts = batch.of(GroupChange), batch.of(ChildStart)
         has_groups = bool(groups or batch.awaited_groups)
         tagged = tags.with_tags(start.run for start in starts)
-        if not (has_groups or tagged) and batch.worked is None and _BESIDE.isdisjoint(batch.changes):
+        about = subjects.with_subjects(start.run for start in starts)
+        is_more = bool(has_groups or tagged or about or batch.status)
+        if not is_more and batch.worked is None and _BESIDE.isdisjoint(batch.changes):
             return self._by_one_function(batch)
         with transaction.atomic(using=self.alias):
             if has_groups:
@@ -262,6 +276,8 @@ class PostgresStore(DatabaseStore):
             self._write_beside(batch)
             if tagged:
                 tags.put(self.alias, tagged, is_retried=True)
+            if about:
+                subjects.put(self.alias, about, is_retried=True)
             if has_groups:
                 committed = self._change_groups(batch, committed)
             if batch.slots is not None and (queues := self._change_slots(batch, batch.slots)):
@@ -351,7 +367,7 @@ class PostgresStore(DatabaseStore):
             return self._complete(batch)
         if _concerns_children(batch):
             return self._commit_with_children(batch)
-        return self._commit(batch_parameters(batch), batch)
+        return self._call_whole(batch_parameters(batch), batch)
 
     def _call_commit(
         self, function: SQLFunction, values: Sequence[str | None], batch: Batch | None
@@ -411,7 +427,7 @@ class PostgresStore(DatabaseStore):
         (request, queues), of_slots = self._call_commit(sql_functions.COMPLETE_CHILD, values, batch)
         return _answer_of(request, _queues(queues) | of_slots)
 
-    def _commit(self, parts: CommitParameters, batch: Batch | None = None) -> Committed:
+    def _call_whole(self, parts: CommitParameters, batch: Batch | None = None) -> Committed:
         """Write the parts of a batch or of a change."""
         if batch is None or batch.failure is None:
             (request, queues), of_slots = self._call_commit(sql_functions.COMMIT, parts, batch)
@@ -449,6 +465,13 @@ class PostgresStore(DatabaseStore):
     def save_details(self, saved: Sequence[SavedDetails]) -> None:
         with impatient(self.alias):
             self._rows(sql.SAVE_DETAILS, {"saved": json_rows(map(SAVED.dumped, saved))})
+
+    def show(self, statuses: Sequence[StatusRecord]) -> None:
+        with impatient(self.alias):
+            self._rows(sql.SHOW, {"statuses": json_rows(map(STATUS.dumped, statuses))})
+
+    def _show_committed(self, status: StatusRecord) -> None:
+        self._rows(sql.SHOW_COMMITTED, {"statuses": json_rows([STATUS.dumped(status)])})
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None) -> Released:
         if not held:
@@ -492,7 +515,9 @@ _NOTHING_ASKED: Final = Committed()
 _NOTED: Final = ""
 _TOLD_AT_ONCE: Final = 100  # notes
 #: Changes that have their own statement, in the transaction of the commit.
-_BESIDE: Final = frozenset({GroupChange, SavedDetails, SavesForgotten, TagChange})
+_BESIDE: Final = frozenset(
+    {DoubtOver, GroupChange, HeldOver, LinkClosed, LinkOpened, SavedDetails, SavesForgotten, TagChange}
+)
 
 #: The errors of a refused commit, by the constraint that a function names.
 _REFUSALS: Final[dict[str, Callable[[str], BaseException]]] = {
@@ -544,7 +569,7 @@ def _only_completes(batch: Batch) -> bool:
 
 
 def _has_no_others(batch: Batch) -> bool:
-    if batch.deleted or batch.park_change_seq is not None or batch.awaited_children:
+    if batch.deleted or batch.park_change_seq is not None or batch.awaited_children or batch.failure is not None:
         return False
     return batch.changes.keys() <= _BESIDE
 

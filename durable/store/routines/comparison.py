@@ -48,9 +48,9 @@ def differences(alias: str) -> list[Difference]:
     """
     if connections[alias].vendor != "postgresql" or not _query(alias, "SELECT to_regclass('durable_run')")[0][0]:
         return []
-    expected = _expected(alias)
-    functions = [each for each in expected if isinstance(each, Function)]
-    triggers = [each for each in expected if isinstance(each, Trigger)]
+    routines = expected(alias)
+    functions = [each for each in routines if isinstance(each, Function)]
+    triggers = [each for each in routines if isinstance(each, Trigger)]
     return [*_wrong_functions(alias, functions), *_wrong_triggers(alias, triggers)]
 
 
@@ -70,7 +70,7 @@ def restore(*, using: str, **_: object) -> None:
         logger.warning("made anew, as the migrations say: %s", ", ".join(each.name for each in found))
 
 
-def _expected(alias: str) -> list[Routine]:
+def expected(alias: str) -> list[Routine]:
     """Return what the applied migrations have created; nothing if some of them belong to another version."""
     package, _ = MigrationLoader.migrations_module("durable")
     if package is None:  # tables without migrations have the models' constraints, and no guards
@@ -100,8 +100,8 @@ def _wrong_functions(alias: str, expected: Iterable[Function]) -> Iterable[Diffe
             anew = (function.dropping, function.statement)
             yield Difference(kind="function", name=function.name, problem="different", mending=anew)
         elif body != function.body or not function.settings <= set(settings or ()):
-            replacing = function.statement.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
-            yield Difference(kind="function", name=function.name, problem="different", mending=(replacing,))
+            mending = (function.replacing,)
+            yield Difference(kind="function", name=function.name, problem="different", mending=mending)
 
 
 def _wrong_triggers(alias: str, expected: Iterable[Trigger]) -> Iterable[Difference]:

@@ -53,6 +53,11 @@ class Function:
         )
 
     @property
+    def replacing(self) -> str:
+        """Return the statement that creates it in the place of one that has the same signature."""
+        return self.statement.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
+
+    @property
     def dropping(self) -> str:
         """Return the statement that drops it."""
         return f"DROP FUNCTION IF EXISTS {self.signature}"

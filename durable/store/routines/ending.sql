@@ -12,13 +12,13 @@
 -- lock comes first: a parent that is about to park either sees the child's end, or is seen to wait for it. A setting
 -- local to the transaction tells the commit the parent's queue, because a trigger returns nothing.
 CREATE FUNCTION durable_wake_parent_1(of_child text, of_parent text, at timestamptz) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
   p record;
 BEGIN
   SELECT queue, state, waiting_for, lease_expires_at INTO p FROM durable_run WHERE id = of_parent FOR NO KEY UPDATE;
   IF FOUND AND p.state NOT IN ('cancelled', 'completed', 'failed')
-    AND (p.waiting_for = '*' OR strpos(p.waiting_for, '/~' || of_child || '/') > 0) THEN
+    AND (starts_with(p.waiting_for, '*') OR strpos(p.waiting_for, '/~' || of_child || '/') > 0) THEN
     UPDATE durable_run SET wake_at = LEAST(wake_at, at) WHERE id = of_parent;
     IF p.state <> 'paused' AND (p.lease_expires_at IS NULL OR p.lease_expires_at <= at) THEN
       PERFORM set_config('durable.queues',
@@ -28,7 +28,8 @@ BEGIN
 END $$;
 
 -- Cancel the open children of a run that has ended, and the dropped ones of a run that has not (then `parent_state`
--- is ""), as `transitions.cancelled_at_once` does it, or `transitions.cancel_requested` for one that a worker has.
+-- is ""), as `transitions.cancelled_at_once` does it, or `transitions.cancel_requested` for one that a worker has. A
+-- child whose workflow has an `on_end` is left to a worker, as `transitions.cancel_handed_over` does it.
 -- Each end fires the trigger again, which cancels the children's children. One transaction ends a bounded number;
 -- what is left is noted for the sweep. Returns how many were cancelled or asked to end.
 CREATE FUNCTION durable_end_children_1(of_parent text, at timestamptz, parent_state text) RETURNS integer
@@ -48,7 +49,8 @@ DECLARE
     WHERE g.parent_id = of_parent FOR NO KEY UPDATE OF t SKIP LOCKED);
 BEGIN
   FOR one IN
-    SELECT r.id, COALESCE(r.lease_expires_at > at, false) AS is_held
+    SELECT r.id, r.queue, COALESCE(r.lease_expires_at > at, false) AS is_held,
+      EXISTS (SELECT 1 FROM durable_workflowend AS e WHERE e.workflow = r.workflow) AS is_for_worker
     FROM durable_child AS c JOIN durable_run AS r ON r.id = c.run_id
     WHERE c.parent_id = of_parent
       AND (c.is_dropped
@@ -65,6 +67,13 @@ BEGIN
     IF one.is_held THEN
       UPDATE durable_run SET pending_request = 'cancel', request_reason = why, change_seq = change_seq + 1
       WHERE id = one.id;
+    ELSIF one.is_for_worker THEN
+      UPDATE durable_run SET state = 'pending', change_seq = change_seq + 1, fence = fence + 1,
+        worker = '', lease_expires_at = NULL, pending_request = 'cancel', request_reason = why, wake_at = at,
+        waiting_for = '', summary = format('{"kind":"cancelling","reason":%s}', to_json(why))
+      WHERE id = one.id;
+      PERFORM set_config('durable.queues',
+        (COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{}') || one.queue::text)::text, true);
     ELSE
       UPDATE durable_run SET state = 'cancelled', change_seq = change_seq + 1, fence = fence + 1,
         worker = '', lease_expires_at = NULL, pending_request = '', request_reason = why, wake_at = NULL,
@@ -209,9 +218,10 @@ BEGIN
         VALUES (one.id, one.parent_id, one.location, one.generation, one.when_parent_ends, one."group",
           one."position", false);
         IF one.limits IS NOT NULL THEN
-          INSERT INTO durable_runlimit (run_id, deadline, length, work_limit, worked)
-          SELECT one.id, l.deadline, l.length, l.work_limit, l.worked FROM json_to_record(one.limits) AS l(
-            deadline timestamptz, length double precision, work_limit double precision, worked double precision);
+          INSERT INTO durable_runlimit (run_id, deadline, length, work_limit, worked, in_doubt)
+          SELECT one.id, l.deadline, l.length, l.work_limit, l.worked, l.in_doubt FROM json_to_record(one.limits) AS l(
+            deadline timestamptz, length double precision, work_limit double precision, worked double precision,
+            in_doubt timestamptz);
           UPDATE durable_run SET fence = GREATEST(fence, 1) WHERE id = one.id;
         END IF;
         IF has_rank OR one.ranking IS NOT NULL THEN
@@ -262,6 +272,7 @@ DECLARE
   has_key boolean;
   has_slot boolean;
   has_reservation boolean;
+  is_held boolean; -- a step waits for a person
   of_group text; -- "" for a child that is in none
   woken text;
 BEGIN
@@ -282,8 +293,9 @@ BEGIN
     EXISTS (SELECT 1 FROM durable_child WHERE parent_id = NEW.id),
     EXISTS (SELECT 1 FROM durable_runkey WHERE run_id = NEW.id AND is_open),
     EXISTS (SELECT 1 FROM durable_slot WHERE run_id = NEW.id),
-    EXISTS (SELECT 1 FROM durable_reservation WHERE run_id = NEW.id)
-  INTO of_group, is_parent, has_key, has_slot, has_reservation;
+    EXISTS (SELECT 1 FROM durable_reservation WHERE run_id = NEW.id),
+    EXISTS (SELECT 1 FROM durable_failure AS f WHERE f.run_id = NEW.id AND f.is_held)
+  INTO of_group, is_parent, has_key, has_slot, has_reservation, is_held;
   IF has_key THEN
     IF NEW.state = 'completed' AND EXISTS (
       SELECT 1 FROM durable_queuemessage AS m JOIN durable_keyedsend AS s ON s.message_id = m.id
@@ -300,6 +312,9 @@ BEGIN
   END IF;
   IF has_reservation THEN
     DELETE FROM durable_reservation WHERE run_id = NEW.id;
+  END IF;
+  IF is_held THEN
+    UPDATE durable_failure AS f SET is_open = false, is_held = false WHERE f.run_id = NEW.id;
   END IF;
   IF of_group = '' THEN
     PERFORM durable_wake_parent_1(NEW.id, NEW.parent_id, NEW.finished_at);

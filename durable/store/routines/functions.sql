@@ -4,7 +4,7 @@
 -- plans of a function, whichever pooler is in between. Each function locks first and reads then, so it decides by the
 -- newest version of a row. A plan is made once and kept while tables grow, so no plan may scan a whole table. A commit
 -- often has no witness. A plan for that alone is cheaper, and PostgreSQL would make it anew for each call, which takes
--- longer than the rest: `plan_cache_mode`.
+-- longer than the rest: `plan_cache_mode`. It would also make one for each call that names a run in tables in partitions.
 -- `durable.store.postgres.sql_functions` calls them.
 --
 -- A commit proves that what the pass has written last is there: its witness, an entry. The statement that locks the
@@ -29,7 +29,7 @@ BEGIN
     new_id, of_workflow, on_queue, CASE WHEN held IS NULL THEN 'pending' ELSE 'paused' END, with_input, '[]',
     CASE WHEN held IS NULL THEN due END, '', COALESCE(held, ''), (held IS NOT NULL)::integer, '', 0,
     (held IS NOT NULL)::integer, 0, '', '', '', '{}', at, by_parent, of_replay)
-  ON CONFLICT (id) DO NOTHING;
+  ON CONFLICT DO NOTHING; -- the key alone is unique; named, it would be looked for among the indexes of a partition
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
@@ -37,6 +37,14 @@ BEGIN
     INSERT INTO durable_heldstart (run_id, workflow, due_at) VALUES (new_id, of_workflow, COALESCE(due, at));
   END IF;
   RETURN COALESCE(held, '');
+END $$;
+
+-- Return how many entries of an index this transaction has read, those of the index of each partition included.
+CREATE FUNCTION durable_visited_1(of_index regclass) RETURNS bigint
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+BEGIN
+  RETURN pg_stat_get_xact_tuples_returned(of_index) + COALESCE((
+    SELECT sum(pg_stat_get_xact_tuples_returned(i.inhrelid)) FROM pg_inherits AS i WHERE i.inhparent = of_index), 0);
 END $$;
 
 -- Claim due runs of one queue for a worker, the longest due first, from (`since`, `since_id`) on; see `Store.claim`.
@@ -47,7 +55,7 @@ CREATE FUNCTION durable_claim_3(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
 ) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
-  visited_before bigint := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass);
+  visited_before bigint := durable_visited_1('durable_run_due');
   first_moment timestamptz := COALESCE(since, '-infinity');
   first_id text := COALESCE(since_id, '');
 BEGIN
@@ -67,7 +75,7 @@ BEGIN
     wake_at = LEAST(r.wake_at, at)
   WHERE r.id = ANY(ARRAY(SELECT id FROM due)) RETURNING r, NULL::bigint; -- a join planned on few runs reads all of them
   run := NULL;
-  visited := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass) - visited_before;
+  visited := durable_visited_1('durable_run_due') - visited_before;
   RETURN NEXT;
 END $$;
 
@@ -177,11 +185,15 @@ BEGIN
   END IF;
   INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
   VALUES (of_run, new_location, new_kind, new_ordinal, new_output, new_arguments, new_data)
-  ON CONFLICT (run_id, location) DO NOTHING RETURNING id INTO found_id;
+  ON CONFLICT DO NOTHING RETURNING id INTO found_id; -- without its columns, as in durable_start_2
   IF NOT FOUND THEN
     UPDATE durable_entry SET kind = new_kind, ordinal = new_ordinal, output = new_output, arguments = new_arguments,
       data = new_data
     WHERE run_id = of_run AND location = new_location RETURNING id INTO found_id;
+    IF NOT FOUND THEN
+      RAISE unique_violation USING CONSTRAINT = 'durable_entry_pkey', TABLE = 'durable_entry',
+        MESSAGE = 'the sequence of durable_entry.id has given the id of another entry';
+    END IF;
     UPDATE durable_entrymetadata SET status = new_status, attempts = new_attempts, error = new_error,
       created_at = new_created_at, last_attempt_at = new_last_attempt_at, next_attempt_at = new_next_attempt_at,
       completed_at = new_completed_at, finished_ordinal = new_finished_ordinal,
@@ -202,7 +214,7 @@ END $$;
 CREATE FUNCTION durable_send_1(
   new_id text, to_run text, to_queue text, with_body text, at timestamptz, with_idempotency_id text, rise integer,
   OUT place bigint, OUT queue_to_notify text, OUT before text
-) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
   r record;
   is_awaited boolean;
@@ -222,7 +234,8 @@ BEGIN
   place := r.message_count + 1;
   INSERT INTO durable_queuemessage (id, run_id, queue, body, sent_at, "order", state, received_by, idempotency_id)
   VALUES (new_id, to_run, to_queue, with_body, at, place, 'pending', '', with_idempotency_id);
-  is_awaited := r.waiting_for = '*' OR strpos(r.waiting_for, '/' || to_queue || '/') > 0;
+  is_awaited := (starts_with(r.waiting_for, '*') AND NOT starts_with(to_queue, 'durable.link:'))
+    OR strpos(r.waiting_for, '/' || to_queue || '/') > 0;
   UPDATE durable_run SET message_count = place, change_seq = change_seq + rise,
     wake_at = CASE WHEN is_awaited AND state NOT IN ('completed', 'failed', 'cancelled') THEN LEAST(wake_at, at)
       ELSE wake_at END
@@ -320,7 +333,8 @@ BEGIN
       awaited := COALESCE(new.waiting_for, r.waiting_for);
       is_overruled := r.change_seq <> known_change_seq OR (awaited <> '' AND EXISTS (
         SELECT 1 FROM durable_queuemessage WHERE run_id = of_run AND state = 'pending'
-        AND (awaited = '*' OR strpos(awaited, '/' || queue || '/') > 0)));
+        AND ((starts_with(awaited, '*') AND NOT starts_with(queue, 'durable.link:'))
+          OR strpos(awaited, '/' || queue || '/') > 0)));
     END IF;
     IF new.state = 'paused' AND r.pending_request <> 'pause' AND at IS NOT NULL THEN -- by a pass: no longer requested
       is_overruled := true;
@@ -371,9 +385,9 @@ BEGIN
   END IF;
 END $$;
 
--- Write one commit that makes the run failed, and the run's failure with its cause and the build of the worker.
--- Returns what durable_commit_1 returns. The lock of the cause keeps it from being deleted meanwhile; failures of
--- one cause do not wait for it.
+-- Write one commit that makes the run failed or holds a step, and the run's failure with its cause and the build of
+-- the worker. Returns what durable_commit_1 returns. The lock of the cause keeps it from being deleted meanwhile;
+-- failures of one cause do not wait for it.
 CREATE FUNCTION durable_fail_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
@@ -391,7 +405,7 @@ BEGIN
   END IF;
   SELECT * INTO f FROM json_to_record(failure) AS x(
     names text[], place text, error_type text, pattern text, first_seen_at timestamptz, workflow text, queue text,
-    worker text, failed_at timestamptz, run_created_at timestamptz, is_open boolean, build text);
+    worker text, failed_at timestamptz, run_created_at timestamptz, is_open boolean, is_held boolean, build text);
   LOOP
     SELECT id INTO found_id FROM durable_cause WHERE fingerprint = ANY(f.names)
     ORDER BY array_position(f.names, fingerprint::text) LIMIT 1 FOR KEY SHARE;
@@ -400,14 +414,14 @@ BEGIN
     VALUES (f.names[1], f.place, f.error_type, f.pattern, f.first_seen_at, '')
     ON CONFLICT (fingerprint) DO NOTHING;
   END LOOP;
-  INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open, build,
-    parent_id)
-  VALUES (of_run, found_id, f.workflow, f.queue, f.worker, f.failed_at, f.run_created_at, f.is_open,
+  INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open, is_held,
+    build, parent_id)
+  VALUES (of_run, found_id, f.workflow, f.queue, f.worker, f.failed_at, f.run_created_at, f.is_open, f.is_held,
     f.build, (SELECT c.parent_id FROM durable_child AS c WHERE c.run_id = of_run))
   ON CONFLICT (run_id) DO UPDATE SET cause_id = EXCLUDED.cause_id, workflow = EXCLUDED.workflow,
     queue = EXCLUDED.queue, worker = EXCLUDED.worker, failed_at = EXCLUDED.failed_at,
-    run_created_at = EXCLUDED.run_created_at, is_open = EXCLUDED.is_open, build = EXCLUDED.build,
-    parent_id = EXCLUDED.parent_id;
+    run_created_at = EXCLUDED.run_created_at, is_open = EXCLUDED.is_open, is_held = EXCLUDED.is_held,
+    build = EXCLUDED.build, parent_id = EXCLUDED.parent_id;
   IF f.build <> '' THEN
     INSERT INTO durable_causebuild (cause_id, build, first_seen_at) VALUES (found_id, f.build, f.first_seen_at)
     ON CONFLICT (cause_id, build) DO NOTHING;

@@ -39,7 +39,7 @@ CREATE FUNCTION durable_entry_guard_4() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   broken text := CASE
     WHEN NEW.kind NOT IN ('step', 'loop', 'sleep', 'message', 'send', 'join', 'race', 'removed', 'version_check',
-      'rollback_checkpoint', 'compensate', 'child', 'map', 'tag') THEN 'durable_entry_kind_is_known'
+      'rollback_checkpoint', 'compensate', 'child', 'map', 'tag', 'link', 'publish') THEN 'durable_entry_kind_is_known'
   END;
 BEGIN
   IF broken IS NOT NULL THEN
@@ -52,7 +52,7 @@ END $$;
 CREATE FUNCTION durable_metadata_guard_1() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   broken text := CASE
-    WHEN NEW.status NOT IN ('pending', 'running', 'completed', 'failed', 'exhausted')
+    WHEN NEW.status NOT IN ('pending', 'running', 'completed', 'failed', 'exhausted', 'unknown', 'held')
       THEN 'durable_metadata_status_is_known'
     WHEN NEW.attempts < 0 THEN 'durable_metadata_attempts_from_zero'
   END;

@@ -14,6 +14,7 @@ from django.db.migrations.operations import AddIndex
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import CheckConstraint
+from django.db.transaction import atomic
 
 from durable.store.routines.definitions import Routine, read
 
@@ -35,6 +36,10 @@ REFERENCES: Final = {
     "durable_entry": ("run_id", "durable_run", "id"),
     "durable_entrymetadata": ("entry_id", "durable_entry", "id"),
 }
+
+
+#: Limits waits for locks in a transaction, in milliseconds.
+LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '{}ms'"
 
 
 class _OnPostgreSQL(Operation):
@@ -180,7 +185,7 @@ class LockTimeout(_OnPostgreSQL):
     ) -> None:
         """Set the timeout for the transaction of the migration."""
         if _concerns(app_label, schema_editor):
-            schema_editor.execute(f"SET LOCAL lock_timeout = '{round(self.seconds * 1000)}ms'")
+            schema_editor.execute(LOCK_TIMEOUT.format(round(self.seconds * 1000)))
 
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
@@ -192,10 +197,37 @@ class LockTimeout(_OnPostgreSQL):
         return f"Wait for no lock on PostgreSQL for longer than {self.seconds:g} s"
 
 
+class RoomForUpdates(_OnPostgreSQL):
+    """Let the pages of a table keep room for new versions of their rows, so that an update touches no index.
+
+    For a table that is still empty: pages that are full already stay so.
+    """
+
+    def __init__(self, model: str, percent: int) -> None:
+        self.model = model
+        self.percent = percent
+
+    def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState) -> None:
+        """Set the fill factor of the table."""
+        if _concerns(app_label, schema_editor):
+            table = schema_editor.quote_name(states[-1].apps.get_model(app_label, self.model)._meta.db_table)
+            schema_editor.execute(f"ALTER TABLE {table} SET (fillfactor = {100 - self.percent})")
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Do nothing: the table goes."""
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` prints."""
+        return f"Keep {self.percent} % of each page of {self.model} free on PostgreSQL"
+
+
 class AddIndexConcurrently(AddIndex):
     """Add an index without a lock that keeps others from writing; in a migration of its own, with `atomic = False`.
 
-    Unlike Django's, it works on other databases too, and replaces what an interrupted one has left.
+    Unlike Django's, it works on other databases too, replaces what an interrupted one has left, and builds the index of
+    a table in partitions: one partition after the other, and then that of the table of them, under a short lock.
     """
 
     atomic = False
@@ -212,10 +244,26 @@ class AddIndexConcurrently(AddIndex):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
             return
         model = to_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
-            editor: Any = schema_editor
-            editor.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{self.index.name}"')
+        if not self.allow_migrate_model(schema_editor.connection.alias, model):
+            return
+        editor: Any = schema_editor
+        name = self.index.name
+        if not (leaves := _partitions(editor, model._meta.db_table)):
+            editor.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{name}"')
             editor.add_index(model, self.index, concurrently=True)
+            return
+        statement = str(self.index.create_sql(model, editor))
+        named, on = f'INDEX "{name}" ON ', f'"{model._meta.db_table}" '
+        own = {leaf: f"{name}_{leaf.rpartition('_p')[2]}" for leaf in leaves}
+        editor.execute(f'DROP INDEX IF EXISTS "{name}"')  # with those of the partitions that belong to it
+        for leaf, index in own.items():
+            editor.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{index}"')
+            editor.execute(statement.replace(named + on, f'INDEX CONCURRENTLY "{index}" ON "{leaf}" '), params=None)
+        with atomic(using=editor.connection.alias):
+            editor.execute(LOCK_TIMEOUT.format(round(LockTimeout().seconds * 1000)))
+            editor.execute(statement.replace(named, f"{named}ONLY "), params=None)
+            for index in own.values():
+                editor.execute(f'ALTER INDEX "{name}" ATTACH PARTITION "{index}"')
 
     def describe(self) -> str:
         """Return what `migrate --plan` prints."""
@@ -237,6 +285,16 @@ def created_by(operations: Iterable[Operation]) -> list[Routine]:
 def _concerns(app_label: str, schema_editor: BaseDatabaseSchemaEditor) -> bool:
     connection = schema_editor.connection
     return connection.vendor == "postgresql" and router.allow_migrate(connection.alias, app_label)
+
+
+def _partitions(schema_editor: BaseDatabaseSchemaEditor, table: str) -> list[str]:
+    with schema_editor.connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid "
+            "WHERE i.inhparent = %s::regclass ORDER BY c.oid",
+            [table],
+        )
+        return [name for (name,) in cursor.fetchall()]
 
 
 def _foreign_keys(schema_editor: BaseDatabaseSchemaEditor) -> list[tuple[str, str]]:

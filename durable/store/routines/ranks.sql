@@ -128,8 +128,7 @@ CREATE FUNCTION durable_claim_ranked_1(
 )
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET enable_bitmapscan TO off SET enable_sort TO off AS $$
 DECLARE
-  visited_before bigint := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass)
-    + pg_stat_get_xact_tuples_returned('durable_run_ranked'::regclass);
+  visited_before bigint := durable_visited_1('durable_run_due') + durable_visited_1('durable_run_ranked');
   first_moment timestamptz := COALESCE(since, '-infinity');
   first_id text := COALESCE(since_id, '');
   ahead integer := at_most + 32;
@@ -238,8 +237,7 @@ BEGIN
   WHERE NOT c.is_plain AND c.tag IS NULL AND c.id <> ALL(taken);
   next_at := COALESCE(next_at, at);
   next_id := COALESCE(next_id, '');
-  visited := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass)
-    + pg_stat_get_xact_tuples_returned('durable_run_ranked'::regclass) - visited_before;
+  visited := durable_visited_1('durable_run_due') + durable_visited_1('durable_run_ranked') - visited_before;
   RETURN NEXT;
 END $$;
 

@@ -10,7 +10,7 @@ CREATE FUNCTION durable_reserve_1(
   of_run text, with_fence bigint, at_location text, of_limit text, of_key text, of_units bigint, given_rate text,
   given_spacing bigint, given_burst integer, may_begin boolean, patience bigint, at timestamptz,
   OUT is_ours boolean, OUT refusal text, OUT is_begun boolean, OUT moment bigint, OUT units_before bigint
-) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
   each_takes bigint;
   room bigint;

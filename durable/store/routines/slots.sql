@@ -162,7 +162,7 @@ END $$;
 CREATE FUNCTION durable_acquire_1(
   of_run text, with_fence bigint, at_location text, slots json, at timestamptz, is_alone boolean,
   OUT is_ours boolean, OUT undefined text, OUT line text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET plan_cache_mode TO force_generic_plan AS $$
 DECLARE
   w record;
   mine record;

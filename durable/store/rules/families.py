@@ -195,6 +195,9 @@ class FamilyTable(GroupTable, Protocol):
     def update(self, before: RunRecord, after: RunRecord) -> None:
         """Write the changed columns of a run's row."""
 
+    def with_end(self, workflows: Collection[str]) -> set[str]:
+        """Return those of the workflows that have an `on_end`."""
+
     def free(self, run_id: str) -> None:
         """Release the key, slots and reservations of a child that has ended with its parent."""
 
@@ -381,7 +384,8 @@ def held_back(table: GroupTable, before: RunRecord, after: RunRecord, now: datet
         counted = table.counted(group_id)
         if counted is not None and table.end_turns([before.id]):
             table.write(counted, after_turns(counted, 1))
-    is_waiting = after.state not in ENDED and after.wake_at is not None and table.waits(before.id)
+    is_to_go_on = after.state not in ENDED and after.pending_request not in row_rules.CANCELLING
+    is_waiting = is_to_go_on and after.wake_at is not None and table.waits(before.id)
     return replace(after, wake_at=None) if is_waiting else after
 
 
@@ -393,7 +397,7 @@ def ended(table: FamilyTable, run: RunRecord) -> frozenset[str]:
     is_child, is_parent = table.relations(run)
     queues = _count_and_wake(table, run) if is_child else frozenset()
     if is_parent:
-        end_children(table, run, row_rules.end_of(run))
+        queues |= end_children(table, run, row_rules.end_of(run)).queues
     return queues
 
 
@@ -427,33 +431,45 @@ def _count(table: FamilyTable, run: RunRecord, at: datetime) -> tuple[bool, str 
     return True, group_id if wakes(before, after) else None, queues
 
 
-def end_children(table: FamilyTable, run: RunRecord, at: datetime) -> int:
+class Ended(NamedTuple):
+    """How many children were cancelled or asked to end, and the queues of those that a worker has to end."""
+
+    number: int
+    queues: frozenset[str]
+
+
+def end_children(table: FamilyTable, run: RunRecord, at: datetime) -> Ended:
     """Cancel the children of an ended run, and their children, as far as they do not continue.
 
-    Return how many were cancelled or asked to end. The number is bounded: the rest is recorded for the sweep.
+    The number is bounded: the rest is recorded for the sweep.
     """
     number = 0
+    queues: set[str] = set()
     parents: Mapping[str, RunRecord] = {run.id: run}
     while parents:
         gone: dict[str, RunRecord] = {}
-        for child, parent_id in table.cancellable(parents, row_rules.CASCADED_AT_ONCE - number):
+        found = table.cancellable(parents, row_rules.CASCADED_AT_ONCE - number)
+        with_end = table.with_end({child.workflow for child, _ in found}) if found else set()
+        for child, parent_id in found:
             number += 1
-            after = row_rules.after_parent(child, parents[parent_id], at)
+            after = row_rules.after_parent(child, parents[parent_id], at, hands_over=child.workflow in with_end)
             table.update(child, after)
+            if row_rules.is_due(after, at):
+                queues.add(after.queue)
             if after.state in ENDED:
                 gone[child.id] = after
                 table.free(child.id)
                 _count(table, after, at)
         table.note_left(parents, at)
         parents = gone
-    return number
+    return Ended(number, frozenset(queues))
 
 
 def cascaded(table: FamilyTable, after: str, at: datetime) -> tuple[str, int] | None:
     """Continue to cancel the children of the first ended parent after this one (`Store.cascade`)."""
     run_id = table.next_left(after)
     run = None if run_id is None else table.run(run_id)
-    return None if run is None else (run.id, end_children(table, run, at))
+    return None if run is None else (run.id, end_children(table, run, at).number)
 
 
 def drop(table: FamilyTable, run: RunRecord, children: Sequence[str], at: datetime, *, every: bool) -> None:

@@ -222,8 +222,11 @@ def is_ending(child: RunRecord) -> bool:
     return child.state in ENDING or bool(child.state_after_rollback) or child.pending_request in CANCELLING
 
 
-def after_parent(child: RunRecord, parent: RunRecord, at: datetime) -> RunRecord:
-    """Return the child after its parent has ended or dropped it: cancelled, or asked to end if a worker has it."""
+def after_parent(child: RunRecord, parent: RunRecord, at: datetime, *, hands_over: bool) -> RunRecord:
+    """Return the child after its parent has ended or dropped it: cancelled, or asked to end if a worker has it.
+
+    `hands_over`: its workflow has an `on_end`, so a worker has to end it.
+    """
     if is_ending(child):
         return child
     facts = {"parent": parent.id}
@@ -233,6 +236,9 @@ def after_parent(child: RunRecord, parent: RunRecord, at: datetime) -> RunRecord
     reason = why.format(**facts)
     if child.lease_expires_at is not None and child.lease_expires_at > at:
         return replace(child, **transitions.cancel_requested(child, request=Request.CANCEL, reason=reason))
+    if hands_over:
+        summary = Summary(SummaryKind.CANCELLING, reason=reason)
+        return replace(child, **transitions.cancel_handed_over(child, now=at, reason=reason, summary=summary))
     summary = Summary(kind, **facts)
     return replace(child, **transitions.cancelled_at_once(child, now=at, reason=reason, summary=summary))
 
@@ -244,7 +250,7 @@ def is_reopened(before: RunRecord, after: RunRecord) -> bool:
 
 
 def is_failure_over(before: RunRecord, after: RunRecord) -> bool:
-    """Return True if a change reopens a failed run in any way."""
+    """Return True if a change reopens a failed run in any way. The failure of a held one ends with `HeldOver`."""
     return before.state == RunState.FAILED and after.state not in ENDED
 
 

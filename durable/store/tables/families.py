@@ -12,7 +12,7 @@ from datetime import datetime
 from django.db.models import Count, Q, QuerySet
 
 from durable.core.records import ENDED, GroupRecord, GroupSpec, Member, RunRecord, RunState, WhenParentEnds
-from durable.models import Cascade, Child, ChildGroup, GroupTally, Run
+from durable.models import Cascade, Child, ChildGroup, Failure, GroupTally, Run, WorkflowEnd
 from durable.models import Turn as TurnRow
 from durable.models.run import RunQuerySet
 from durable.store.rules import row_rules
@@ -165,8 +165,13 @@ class DatabaseFamilies:
         if changed := row_rules.changed_columns(before, after):
             self._runs.filter(id=before.id).update(**changed)
 
+    def with_end(self, workflows: Collection[str]) -> set[str]:
+        found = WorkflowEnd.objects.using(self._alias).filter(workflow__in=list(workflows))
+        return set(found.values_list("workflow", flat=True))
+
     def free(self, run_id: str) -> None:
         keys.close(self._alias, run_id)
+        Failure.held_no_more(self._alias, run_id)
         slots.note_end(self._alias, run_id)
         rates.forget(self._alias, run_id)
 

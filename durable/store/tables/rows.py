@@ -24,10 +24,12 @@ from durable.core.records import (
     ChildRecord,
     EntryRecord,
     FailureRecord,
+    LinkRecord,
     Message,
     OutgoingMessage,
     RunRecord,
     SavedDetails,
+    StatusRecord,
 )
 from durable.core.time_limits import History, RunLimits
 from durable.models import (
@@ -38,9 +40,11 @@ from durable.models import (
     EntryMetadata,
     HeldStart,
     Hold,
+    Link,
     QueueMessage,
     Run,
     RunLimit,
+    RunStatus,
     StepSave,
 )
 from durable.models.causes import names_of
@@ -156,6 +160,8 @@ ACTIVITY: Final = Columns(Activity, ActivityRecord)
 CHILD: Final = Columns(Child, ChildRecord)
 LIMITS: Final = Columns(RunLimit, RunLimits)
 SAVED: Final = Columns(StepSave, SavedDetails)
+STATUS: Final = Columns(RunStatus, StatusRecord)
+LINK: Final = Columns(Link, LinkRecord)
 
 #: The tables of holds, and of the runs paused by them.
 HOLD: Final = Hold._meta.db_table
@@ -165,6 +171,11 @@ HELD_START: Final = HeldStart._meta.db_table
 #: The columns of a failure, its run first, without its cause.
 FAILURE_NAMES: Final = [field.name for field in fields(FailureRecord) if field.name != "cause"]
 
+
+#: An entry's columns in the order of the record's fields, as lookups of Django.
+ENTRY_LOOKUPS: Final = [
+    field.name if field.name in ENTRY.names else f"metadata__{field.name}" for field in fields(EntryRecord)
+]
 
 #: An entry's columns in the order of the record's fields, from tables named `e` and `m`.
 ENTRY_FIELDS: Final = [f'{"e" if field.name in ENTRY.names else "m"}."{field.name}"' for field in fields(EntryRecord)]
@@ -281,8 +292,9 @@ def to_history(rows: Sequence[Sequence[Any]]) -> History:
 
 def _to_limits(row: Mapping[str, Any]) -> RunLimits:
     values = {name: row[name] for name in LIMITS.names}
-    if values["deadline"] is not None:
-        values["deadline"] = _moment(values["deadline"])
+    for name in ("deadline", "in_doubt"):
+        if values[name] is not None:
+            values[name] = _moment(values[name])
     return RunLimits(**values)
 
 

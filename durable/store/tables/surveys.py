@@ -50,6 +50,7 @@ _COMPENSATED: Final = (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP)
 #: How far to search for the entries of a list, in multiples of its length: where they are expected, and if some are
 #: missing.
 _WIDE: Final = (16, 64)
+_UNFINISHED: Final = [each.value for each in (EntryStatus.RUNNING, EntryStatus.UNKNOWN, EntryStatus.HELD)]
 
 
 class RowSurveyor:
@@ -61,7 +62,7 @@ class RowSurveyor:
 
     def short_history(self, most: int) -> list[EntryRecord]:
         is_long = Exists(self._rows.order_by("location")[most : most + 1])  # along the index
-        return entries_of(self.alias, self._rows.filter(~is_long))
+        return entries_of(self.run_id, self._rows.filter(~is_long))
 
     def messages(self) -> list[Message]:
         return messages_of(self._inbox.order_by("order"))
@@ -79,11 +80,11 @@ class RowSurveyor:
         return Mark((begun["number"], begun["newest"], *ended.values()))
 
     def entries(self, locations: Collection[str]) -> list[EntryRecord]:
-        return entries_of(self.alias, self._rows.filter(location__in=sorted(locations)))
+        return entries_of(self.run_id, self._rows.filter(location__in=sorted(locations)))
 
     def first_within(self, location: str) -> EntryRecord | None:
         first = self._rows.filter(_below(location)).order_by("ordinal").values_list("pk", flat=True)[:1]
-        found = entries_of(self.alias, self._rows.filter(pk__in=list(first)))
+        found = entries_of(self.run_id, self._rows.filter(pk__in=list(first)))
         return found[0] if found else None
 
     def first_locations(self, most: int) -> list[str]:
@@ -95,12 +96,16 @@ class RowSurveyor:
         undone = Subquery(done.values("rollback_completed_at")[:1])
         keys = handled.annotate(undone_at=undone).filter(undone_at__isnull=False).order_by("ordinal")
         found = self._rows.filter(pk__in=list(keys.values_list("pk", flat=True)[:most]))
-        return entries_of(self.alias, found)
+        return entries_of(self.run_id, found)
 
     def running_steps(self, gone: Sequence[Region]) -> list[str]:
         running = Entry.objects.using(self.alias).few_of(self.run_id, Q(status=EntryStatus.RUNNING.value))
         staying = running.filter(run=self.run_id, kind=EntryKind.STEP.value).exclude(_in_any(gone))
         return list(staying.order_by("ordinal").values_list("location", flat=True))
+
+    def unfinished_steps(self) -> list[EntryRecord]:
+        found = Entry.objects.using(self.alias).few_of(self.run_id, Q(status__in=_UNFINISHED))
+        return entries_of(self.run_id, found.filter(kind=EntryKind.STEP.value))
 
     def survey(self, gone: Sequence[Region], *, kept: str | None, most: int) -> Survey:
         is_gone = _in_any(gone) if kept is None else _in_any(gone) & ~Q(location=kept)
@@ -182,7 +187,7 @@ class RowSurveyor:
     def own_sends(self, gone: Sequence[Region]) -> list[EntryRecord]:
         to_itself = f'"to":{dump_json(self.run_id)}'
         sends = self._rows.filter(_in_any(gone), _data_contains(to_itself), kind=EntryKind.SEND.value)
-        found = entries_of(self.alias, sends)
+        found = entries_of(self.run_id, sends)
         return [each for each in found if each.data["to"] == self.run_id]
 
     def returned(
@@ -195,13 +200,13 @@ class RowSurveyor:
         return first[:most], len(first) if len(first) <= most else found.count()
 
     def loops(self, gone: Sequence[Region]) -> list[EntryRecord]:
-        return entries_of(self.alias, self._rows.filter(_in_any(gone), kind=EntryKind.LOOP.value))
+        return entries_of(self.run_id, self._rows.filter(_in_any(gone), kind=EntryKind.LOOP.value))
 
     def has_children(self) -> bool:
         return Child.objects.using(self.alias).filter(parent_id=self.run_id).exists()
 
     def child_entries(self) -> list[EntryRecord]:
-        return entries_of(self.alias, self._rows.filter(kind__in=[EntryKind.CHILD.value, EntryKind.MAP.value]))
+        return entries_of(self.run_id, self._rows.filter(kind__in=[EntryKind.CHILD.value, EntryKind.MAP.value]))
 
     @property
     def _rows(self) -> EntryQuerySet:
@@ -312,7 +317,7 @@ _MESSAGE_NAMES: Final = [name for name in MESSAGE.names if name not in ("body", 
 
 def read_outline(alias: str, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
     """Return the run's entries by ordinal and its messages in order, without values."""
-    entries = entries_of(alias, Entry.objects.using(alias).filter(run=run_id))
+    entries = entries_of(run_id, Entry.objects.using(alias).filter(run=run_id))
     return entries, messages_of(QueueMessage.objects.using(alias).filter(run_id=run_id).order_by("order"))
 
 
@@ -326,16 +331,16 @@ def short_data(column: str = "data") -> Case:
     return Case(When(LessThanOrEqual(ByteLength(column), _SHORT), then=F(column)), output_field=TextField())
 
 
-def long_data(alias: str, weighed: Iterable[tuple[int, int]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the data of entries by key, without values. `weighed` has the length of each."""
+def long_data(alias: str, run_id: str, weighed: Iterable[tuple[int, int]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the data of a run's entries by key, without values. `weighed` has the length of each."""
     for keys in in_batches(weighed):
-        rows = Entry.objects.using(alias).filter(pk__in=keys).order_by()
+        rows = Entry.objects.using(alias).filter(run=run_id, pk__in=keys).order_by()
         for key, kind, data in rows.values_list("pk", "kind", "data"):
             yield key, bare_data(kind, data)
 
 
-def entries_of(alias: str, rows: EntryQuerySet) -> list[EntryRecord]:
-    """Return these entries by ordinal, without values."""
+def entries_of(run_id: str, rows: EntryQuerySet) -> list[EntryRecord]:
+    """Return these entries of the run by ordinal, without values."""
     found = rows.with_metadata().order_by("ordinal")
     entries: list[EntryRecord] = []
     long: dict[int, EntryRecord] = {}
@@ -348,6 +353,6 @@ def entries_of(alias: str, rows: EntryQuerySet) -> list[EntryRecord]:
         elif entry.kind not in BARE_KINDS:
             long[key] = entry
             weighed.append((key, weight))
-    for key, bare in long_data(alias, weighed):
+    for key, bare in long_data(rows.db, run_id, weighed):
         long[key].data = bare
     return entries

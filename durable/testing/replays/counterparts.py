@@ -43,14 +43,14 @@ class Counterparts:
         self._originals: dict[Any, FunctionType] = {}
 
     def with_own_handlers(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a context's `call` that gets rollback handlers which can be imported, instead of their
+        """Return a context's `call` that gets rollback handlers and `verify` which can be imported, instead of their
         counterparts.
         """
 
         def called(*args: Any, **options: Any) -> Any:
-            handler = options.get("rollback")
-            if handler is not None:
-                options["rollback"] = self._originals.get(handler, handler)
+            for name in ("rollback", "verify"):
+                if (handler := options.get(name)) is not None:
+                    options[name] = self._originals.get(handler, handler)
             return call(*args, **options)
 
         return called

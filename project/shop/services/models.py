@@ -4,10 +4,11 @@ from django.db import models
 
 
 class Charge(models.Model):
-    """Money taken from a card. `idempotency_key` is the only thing that makes a second request the same charge."""
+    """Money taken from a card. `request` is what the one who asked calls it: two of the same are two charges."""
 
     reference = models.CharField(max_length=80, db_index=True)
     amount = models.DecimalField(max_digits=9, decimal_places=2)
+    request = models.CharField(max_length=300, blank=True, db_index=True)
     idempotency_key = models.CharField(max_length=300, unique=True, null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -80,6 +81,9 @@ class Fault(models.Model):
         blank=True,
         help_text="Fail only the first so many attempts of each step. Empty: fail all, until switched off.",
     )
+    is_late = models.BooleanField(
+        "late", default=False, help_text="Do what is asked, and then fail to answer. Otherwise nothing is done."
+    )
 
     class Meta:
         app_label = "shop"
@@ -91,9 +95,10 @@ class Fault(models.Model):
         return f"{self.service} {'fails' if self.is_on else 'works'}"
 
     @classmethod
-    def switch(cls, service: Service, *, on: bool, first_attempts: int | None = None) -> None:
-        """Break the service, or mend it."""
-        cls.objects.update_or_create(service=service, defaults={"is_on": on, "first_attempts": first_attempts})
+    def switch(cls, service: Service, *, on: bool, first_attempts: int | None = None, late: bool = False) -> None:
+        """Break the service, or mend it. If `late`, it does its work and does not answer."""
+        how = {"is_on": on, "first_attempts": first_attempts, "is_late": late}
+        cls.objects.update_or_create(service=service, defaults=how)
 
     def hits(self, attempt: int) -> bool:
         """Whether the service fails for a step that is at its `attempt`, counted from 1."""

@@ -16,8 +16,8 @@ _CATS = {
 
 def names(*, attempt: int = 1) -> list[str]:
     """The names of all cats, the cutest first."""
-    line.call(Fault.Service.PICTURES, attempt)
-    return list(_CATS)
+    with line.to(Fault.Service.PICTURES, attempt):
+        return list(_CATS)
 
 
 def cutest(rank: int = 1, *, attempt: int = 1) -> str:
@@ -27,5 +27,5 @@ def cutest(rank: int = 1, *, attempt: int = 1) -> str:
 
 def fetch(name: str, *, attempt: int = 1) -> str:
     """The picture of one cat."""
-    line.call(Fault.Service.PICTURES, attempt)
-    return _CATS[name]
+    with line.to(Fault.Service.PICTURES, attempt):
+        return _CATS[name]

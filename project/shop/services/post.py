@@ -8,5 +8,6 @@ __all__ = ["send"]
 
 def send(to: str, subject: str, body: str, *, key: str, attempt: int = 1) -> Mail:
     """Deliver a mail; the same `key` delivers nothing new."""
-    line.call(Fault.Service.POST, attempt)
-    return Mail.objects.get_or_create(idempotency_key=key, defaults={"to": to, "subject": subject, "body": body})[0]
+    mail = {"to": to, "subject": subject, "body": body}
+    with line.to(Fault.Service.POST, attempt):
+        return Mail.objects.get_or_create(idempotency_key=key, defaults=mail)[0]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 from statistics import median
+from subprocess import PIPE, Popen
+from typing import Final
+
+import psycopg
 
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
+from tests.benchmarks.workers import ROOT, settled
 from tests.benchmarks.workflows import steps
 
 
@@ -23,6 +29,61 @@ def one_by_one(bench: Bench) -> Iterator[Figure]:
             steps.start(1)
 
     yield Figure("start()", count / seconds(work), "/s")
+
+
+@measure("starts of eight clients")
+def of_eight_clients(bench: Bench) -> Iterator[Figure]:
+    """`start()` in eight processes at once, beside a listening session: runs per second of all of them.
+
+    Once with notifications through Redis, once through PostgreSQL, once without any. No worker takes the runs.
+    """
+    ways: dict[str, dict[str, object]] = {
+        "Redis": {},
+        "NOTIFY": {"REDIS": False},
+        "no notification": {"REDIS": False, "LISTEN": False},
+    }
+    count = bench.size(300, 100)
+    with psycopg.connect(bench.database_url, autocommit=True) as listener:
+        listener.execute("LISTEN durable")
+        for name, durable in ways.items():
+            with settled(**durable):
+                yield Figure(f"start() of 8 clients, {name}", 8 * count / _in_processes(8, count), "/s")
+
+
+_CLIENT: Final = """
+import sys
+import django
+django.setup()
+from tests.benchmarks.workflows import steps
+steps.start(1)
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range({count}):
+    steps.start(1)
+"""
+
+
+def _in_processes(number: int, count: int) -> float:
+    """Seconds in which so many processes start `count` runs each."""
+    command = [sys.executable, "-c", _CLIENT.format(count=count)]
+    clients = [Popen(command, cwd=ROOT, stdin=PIPE, stdout=PIPE) for _ in range(number)]
+    for each in clients:
+        assert each.stdout is not None
+        assert each.stdout.readline() == b"ready\n"
+
+    def work() -> None:
+        for each in clients:
+            assert each.stdin is not None
+            each.stdin.write(b"go\n")
+            each.stdin.flush()
+        for each in clients:
+            each.wait()
+
+    duration = seconds(work)
+    for each in clients:
+        each.communicate()
+        assert each.returncode == 0
+    return duration
 
 
 @measure("keyed_start")

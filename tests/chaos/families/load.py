@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from durable import InvalidTransitionError, KeyConflictError, RunNotFoundError, Schedule, get_run
+from durable import Schedule, get_run
 from durable.core.records import ENDED
+from durable.errors import InvalidTransitionError, KeyConflictError, RunNotFoundError
 from durable.models import Run
 from durable.operations.schedules import verbs
 from project.shop.models import Product
 from tests.chaos.families import workflows as families
-from tests.chaos.load import force
+from tests.support.forcing import force
 
 KEYS: Final = 3
 OVERLAPS: Final = ("skip", "queue", "allow", "replace")

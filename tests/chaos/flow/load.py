@@ -11,7 +11,9 @@ from typing import Final
 
 from django.db.models import Max
 
-from durable import (
+from durable import get_run
+from durable.core.records import ENDED, RunState
+from durable.errors import (
     EntryNotFoundError,
     InvalidTransitionError,
     KeyConflictError,
@@ -19,13 +21,12 @@ from durable import (
     RunConflictError,
     RunNotFoundError,
     StalePlanError,
-    get_run,
 )
-from durable.core.records import ENDED, RunState
 from durable.models import Entry, Run
 from tests.chaos.families.load import FamilyLoad
 from tests.chaos.flow import workflows as flow
-from tests.chaos.load import RANKS, force
+from tests.chaos.load import RANKS
+from tests.support.forcing import force
 
 _PARENTS: Final = 10  # so many that are open are enough
 _PROGRESS: Final = 40  # entries that are recorded between two rounds of verbs

@@ -7,16 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from durable import (
-    ChildCancelledError,
-    ChildFailedError,
-    Context,
-    CriticalError,
-    KeyConflictError,
-    Limit,
-    RollbackContext,
-    workflow,
-)
+from durable import Context, CriticalError, Limit, RollbackContext, workflow
+from durable.errors import ChildCancelledError, ChildFailedError, KeyConflictError
 from project.shop.models import Charge
 from tests.chaos.families.workflows import FOR_EVER, is_mended
 from tests.chaos.workflows import STUBBORN

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from durable import InvalidTransitionError, UnknownLimitError, get_run
+from durable import get_run
 from durable.core.records import ENDED, RunState
+from durable.errors import InvalidTransitionError, UnknownLimitError
 from durable.models import Run
 from durable.operations.limits import set_limit
 from durable.operations.rates import close_limit, open_limit
 from tests.chaos.limits import workflows as limited
-from tests.chaos.load import force
+from tests.support.forcing import force
 
 _TENANTS: Final = ("acme", "emoji 🎉/slash")
 

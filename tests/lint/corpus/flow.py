@@ -6,7 +6,8 @@ import functools
 import time
 from datetime import UTC, date, datetime, timedelta
 
-from durable import AsyncContext, Break, ChildFailedError, Context, Continue, DurableError, RetryLater, StepExhaustedError
+from durable import AsyncContext, Break, Context, Continue, RetryLater
+from durable.errors import ChildFailedError, DurableError, StepExhaustedError
 from durable import step, workflow
 
 

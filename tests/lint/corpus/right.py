@@ -24,19 +24,8 @@ from django.conf import settings
 from django.db import models, transaction
 from django.utils import timezone
 
-from durable import (
-    AsyncContext,
-    Break,
-    ChildFailedError,
-    Context,
-    Continue,
-    JoinError,
-    MessageTimeoutError,
-    StepExhaustedError,
-    cron,
-    step,
-    workflow,
-)
+from durable import AsyncContext, Break, Context, Continue, cron, step, workflow
+from durable.errors import ChildFailedError, JoinError, MessageTimeoutError, StepExhaustedError
 
 log = logging.getLogger(__name__)
 Status = Enum("Status", "NEW PAID")

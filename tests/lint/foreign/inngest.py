@@ -11,7 +11,8 @@ import requests
 from django.core.mail import send_mail
 from django.utils import timezone
 
-from durable import AsyncContext, Context, MessageTimeoutError, workflow
+from durable import AsyncContext, Context, workflow
+from durable.errors import MessageTimeoutError
 
 
 def fetch(url):

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import requests
 
-from durable import Context, MessageTimeoutError, StepExhaustedError, workflow
+from durable import Context, workflow
+from durable.errors import MessageTimeoutError, StepExhaustedError
 
 cache = {}
 

@@ -7,7 +7,8 @@ from datetime import datetime
 
 import httpx
 
-from durable import AsyncContext, Break, Context, Continue, StepExhaustedError, current_step, workflow
+from durable import AsyncContext, Break, Context, Continue, current_step, workflow
+from durable.errors import StepExhaustedError
 
 
 def pay(token, amount):

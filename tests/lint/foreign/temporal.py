@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 import httpx
 
-from durable import AsyncContext, Break, ChildFailedError, Context, Continue, MessageTimeoutError, workflow
+from durable import AsyncContext, Break, Context, Continue, workflow
+from durable.errors import ChildFailedError, MessageTimeoutError
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Fill an empty database with 1,000,000 runs: `python -m tests.tools.scale.fill`.
+"""Fill an empty database with 1,000,000 runs, or with `--runs`: `python -m tests.tools.scale.fill`.
 
 The runs of `tests.admin.bigdata`, one of them with 100,000 entries and as many messages. `DEEP` has 100,000 entries
 too, in joins of numbered branches with loops and joins inside: the engine makes them. Besides: workers, builds,
@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -24,6 +26,7 @@ django.setup()
 from django.contrib.auth.models import User  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import connection  # noqa: E402
+from django.db.backends.utils import CursorWrapper  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from durable import Context, cron, workflow  # noqa: E402
@@ -169,6 +172,15 @@ _OTHERS: Final = (
       LATERAL (VALUES ('tenant', CASE mod(n, 10) WHEN 0 THEN 'acme' ELSE 't' || mod(n, 1000) END),
                       ('order', n::text)) AS tags (name, value)
     """,
+    # each run is about one of 200,000 orders, and every tenth about one customer too
+    """
+    INSERT INTO durable_runsubject (run_id, model, object_pk, cancels, created_at)
+    SELECT id, 'shop.order', mod(n, 200000)::text, false, created_at
+    FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM durable_run) AS r
+    UNION ALL
+    SELECT id, 'shop.customer', '1', false, created_at
+    FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM durable_run) AS r WHERE mod(n, 10) = 0
+    """,
     """
     INSERT INTO durable_heldstart (run_id, workflow, due_at)
     SELECT id, workflow, created_at FROM durable_run WHERE state = 'paused' AND workflow = 'big.workflow_6'
@@ -210,16 +222,43 @@ def import_catalogue(ctx: Context, batches: int) -> None:
     ctx.sleep("until the next catalogue", "30 days")
 
 
+#: Indexes that no constraint needs, each with the statement that makes it.
+_INDEXES: Final = """
+SELECT i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid) FROM pg_index AS i
+JOIN pg_class AS c ON c.oid = i.indrelid AND c.relnamespace = current_schema()::regnamespace
+WHERE c.relname LIKE 'durable\\_%%' AND NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conindid = i.indexrelid)
+ORDER BY 1
+"""
+
+
+@contextmanager
+def _bare(cursor: CursorWrapper) -> Iterator[None]:
+    """Inside, rows are written without indexes, triggers and checks of foreign keys; the indexes are built afterwards.
+
+    Only a superuser may do so. It makes millions of rows a matter of minutes.
+    """
+    cursor.execute(_INDEXES)
+    indexes = cursor.fetchall()
+    cursor.execute("SET session_replication_role = replica; SET work_mem = '256MB'; SET maintenance_work_mem = '1GB'")
+    for name, _ in indexes:
+        cursor.execute(f"DROP INDEX {name}")
+    yield
+    for _, definition in indexes:
+        cursor.execute(definition)
+    cursor.execute("RESET session_replication_role; RESET work_mem; RESET maintenance_work_mem")
+
+
 def fill(*, runs: int, entries: int) -> Iterator[str]:
     """Make the rows, and yield what has been done."""
-    bigdata.fill(runs=runs, entries=entries, causes=30)
-    yield f"{runs:,} runs, one of {entries:,} entries"
-    with connection.cursor() as cursor:
+    with connection.cursor() as cursor, _bare(cursor):
+        bigdata.fill(runs=runs, entries=entries, causes=30)
+        yield f"{runs:,} runs, one of {entries:,} entries"
         for statement in _OTHERS:
             cursor.execute(statement, {"long": bigdata.LONG, "bulk": BULK, "parent": PARENT, "mapper": MAPPER})
-    yield "what is beside the runs"
-    _fill_schedules()
-    yield "schedules and their ticks"
+        yield "what is beside the runs"
+        _fill_schedules()
+        yield "schedules and their ticks"
+    yield "indexes"
     logging.getLogger("durable").setLevel(logging.ERROR)  # a hundred steps of the deep history fail
     with staged() as stage:
         stage.start(import_catalogue, entries // (_SKUS * _PER_SKU), id=DEEP)
@@ -269,8 +308,9 @@ def _main() -> None:
     parser.add_argument("--entries", type=int, default=100_000)
     given = parser.parse_args()
     call_command("migrate", verbosity=0)
+    begin = time.monotonic()
     for done in fill(runs=given.runs, entries=given.entries):
-        print(done, flush=True)
+        print(f"{time.monotonic() - begin:6.0f} s  {done}", flush=True)
 
 
 if __name__ == "__main__":

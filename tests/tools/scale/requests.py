@@ -17,7 +17,7 @@ from durable.admin.list_page import COLUMNS, ORDERS
 from durable.admin.run_parts import PART_NAMES
 from durable.admin.text import as_key
 from durable.inspection.workflows import KINDS
-from durable.models import Cause, Limit, OperatorAction, QueueMessage, RateLimit, Run, SavedView, Schedule
+from durable.models import Cause, DatabaseMark, Limit, OperatorAction, QueueMessage, RateLimit, Run, SavedView, Schedule
 from tests.admin.bigdata import LONG
 from tests.support.addresses import names_of_admin, names_of_interface
 from tests.tools.scale import BULK, DEEP, MAPPER, PARENT
@@ -35,6 +35,7 @@ _FILTERS: Final[Mapping[str, list[str]]] = {
     "workflow": [_WORKFLOW, "rare.workflow_run-00000100", "nothing"],
     "queue": ["high", "nobody"],
     "worker": [_WORKER, "nobody"],
+    "about": ["shop.customer:1", "shop.order:7", "shop.order:999999"],
     "waiting_queue": ["approved", "nothing"],
     "place": [_PLACE, "nowhere"],
     "cause": ["cause-3"],
@@ -44,6 +45,7 @@ _FILTERS: Final[Mapping[str, list[str]]] = {
     "finished_from": ["2026-01-01T00:00"],
     "finished_until": ["2100-01-01T00:00"],
     "attention": ["true"],
+    "held": ["true"],
     "undone": ["true"],
     "stuck": ["true"],
     "diverged": ["true"],
@@ -105,6 +107,7 @@ def _admin() -> dict[str, list[Asked]]:
     log = "admin:durable_operatoraction_changelist"
     runs = (LONG, DEEP, _FAILED, _COMPLETED, PARENT, MAPPER, _KEYED)
     schedules = list(Schedule.objects.order_by("name").values_list("name", flat=True)[:1])
+    databases = list(DatabaseMark.objects.values_list("name", flat=True))
     limits = list(Limit.objects.order_by("name").values_list("name", flat=True)[:2])
     pages: dict[str, list[Asked]] = {
         "changelist": [*_lists(live=""), *_lists(live="1")],
@@ -118,6 +121,9 @@ def _admin() -> dict[str, list[Asked]]:
         "limits": [_page("limits")],
         "limit": [_page("limit", each) for each in limits],
         "limit_act": [*(_page("limit_act", each, "set") for each in limits), _page("limit_act", "bank", "close")],
+        "databases": [_page("databases")],
+        "database": [_page("database", each) for each in databases],
+        "database_act": [_page("database_act", each, "restored") for each in databases],
         "schedules": [_page("schedules"), *(_page("schedules", after=each) for each in ("m", "report 5"))],
         "schedule": [_page("schedule", each) for each in schedules],
         "schedule_create": [_page("schedule_create")],
@@ -176,6 +182,7 @@ def _admin() -> dict[str, list[Asked]]:
             _page("give_output", DEEP, at="batch 3/sku 151/fetch"),
             _page("give_output", _FAILED, at=_PLACE),
         ],
+        "settle": [_page("settle", LONG), _page("settle", DEEP)],
         "edit_input": [_page("edit_input", LONG), _page("edit_input", _FAILED)],
         "act": [
             *(_page("act", LONG, verb) for verb in ("cancel", "pause", "wake", "move")),
@@ -231,6 +238,8 @@ def _lists(live: str) -> list[Asked]:
         {"columns": columns},
         {"q": "tag:order=500001 tag:tenant=acme"},
         {"q": "tag:tenant=t7", "state": "failed"},
+        {"about": "shop.customer:1", "state": "failed"},
+        {"about": "shop.customer:1", "q": "tag:tenant=acme"},
         {"q": "tag:tenant=acme", "workflow": _WORKFLOW},
         {"q": "tag:tenant=acme", "sort": "finished_at"},
         {"q": "tag:tenant=none", "state": "failed"},
@@ -258,6 +267,7 @@ def _parts(name: str, runs: tuple[str, ...]) -> list[Asked]:
         *(_page(name, run, part="history", start=start) for run in (LONG, DEEP) for start in (0, 40_000)),
         *(_page(name, run, part="history", only="failed") for run in (LONG, DEEP)),
         *(_page(name, run, part="events", order="newest") for run in (LONG, DEEP)),
+        _page(name, LONG, part="values"),
         *(_page(name, LONG, part="logs", **more) for more in ({"level": "ERROR"}, {"place": "step 17"})),
     ]
     return asked
@@ -288,7 +298,9 @@ def _interface() -> dict[str, list[Asked]]:
         "entries": [*(to("entries", run) for run in runs), to("entries", LONG, limit=200, payloads="true")],
         "entry": [to("entry", LONG, "step 50000"), to("entry", DEEP, "batch 3")],
         "events": [Asked(to("events", _COMPLETED).address, is_whole=True)],
+        "chunks": [to("chunks", LONG, "step 50000")],
         "logs": [to("logs", LONG), to("logs", LONG, level="ERROR")],
+        "values": [*(to("values", run) for run in runs)],
         "timeline": [*(to("timeline", run) for run in runs), to("timeline", LONG, open="step #")],
         "tree": [
             *(to("tree", run) for run in runs),
@@ -326,6 +338,7 @@ def _interface() -> dict[str, list[Asked]]:
         "rates": [to("rates")],
         "rate": [to("rate", each) for each in RateLimit.objects.order_by("name").values_list("name", flat=True)[:1]],
         "workers": [to("workers")],
+        "database": [to("database")],
         "schedules": [
             *(
                 to("schedules", **each)
@@ -361,6 +374,7 @@ _WRITES: Final = {
             "take-back-override",
             "delete-schedule",
             "ask",
+            "settle",
             "wake",
             "move",
             "pause",
@@ -379,6 +393,7 @@ _WRITES: Final = {
             "hold",
             "release",
             "pause-queue",
+            "restored",
             "resume-queue",
             "set-limit",
             "take-back-limit",

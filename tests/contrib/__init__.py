@@ -1,0 +1,1 @@
+"""The parts for other packages, with the packages themselves."""

@@ -1,0 +1,1 @@
+"""A project with django-debug-toolbar; `python -m tests.contrib.toolbar` asks its pages."""

@@ -1,0 +1,15 @@
+"""The settings of the worker processes of these tests: their workflows, short sweeps, and a mark as the test says."""
+
+import os
+
+from tests.e2e.settings import *  # noqa: F403  # a settings module extends another one in this way
+from tests.e2e.settings import INSTALLED_APPS as BASE_APPS
+
+INSTALLED_APPS = [*BASE_APPS, "tests.marks"]
+DURABLE = {
+    "LEASE": 2.0,
+    "SWEEP_INTERVAL": 0.5,
+    "POLL_INTERVAL": 0.5,
+    "REDIS": os.environ.get("MARKS_REDIS", "1") == "1",
+    "MARK": os.environ.get("MARKS_FILE", ""),
+}

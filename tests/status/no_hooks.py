@@ -1,0 +1,3 @@
+"""Addresses of a project that has not included `durable.hooks.urls`."""
+
+urlpatterns: list[object] = []
