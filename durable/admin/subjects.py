@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 from django.contrib.admin.utils import quote as quoted
 from django.core.exceptions import ValidationError
+from django.db import DatabaseError, connections, router, transaction
 from django.db.models import Model
 from django.http import HttpRequest
 from django.template.loader import render_to_string
@@ -60,13 +62,26 @@ def shown_about(admin: AdminPages, request: HttpRequest, run: Run) -> list[Shown
 
 def _shown(admin: AdminPages, request: HttpRequest, about: About) -> ShownAbout:
     model = model_of(about.model)
-    found = None if model is None else _found(model, about.key)
+    url, is_deleted = "", False
+    if model is not None:
+        try:
+            with _savepoint(router.db_for_read(model)):
+                found = _found(model, about.key)
+                url = "" if found is None else page_of(admin.admin_site, request, found)
+                is_deleted = found is None
+        except DatabaseError:  # its table is gone or not migrated yet; the run's page is shown without a link to it
+            logger.exception("%s cannot be read", about.word)
     return ShownAbout(
         words=about.words,
-        url="" if found is None else page_of(admin.admin_site, request, found),
+        url=url,
         runs_url=f"{admin.url('changelist')}?about={quote(about.word, safe='')}",
-        is_deleted=model is not None and found is None,
+        is_deleted=is_deleted,
     )
+
+
+def _savepoint(database: str) -> AbstractContextManager[None]:
+    """Let a transaction that is open go on after an error. Costs no statement where none is open."""
+    return transaction.atomic(using=database) if connections[database].in_atomic_block else nullcontext()
 
 
 def _found(model: type[Model], key: str) -> Model | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
-from django.db import connection
+from django.db import connection, transaction
 from django.http import HttpRequest
 from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -148,6 +149,29 @@ def test_who_may_not_see_the_object_sees_no_runs_of_it(at: Runtime, orders: Orde
     [order] = orders(1)
     asks.using(id="asks", about=order).start()
     assert log_in("view_run", "operate_run").get(page(order)).status_code == 403
+
+
+@pytest.mark.parametrize("is_atomic", [False, True], ids=["autocommit", "atomic_requests"])
+def test_the_page_of_a_run_is_shown_though_the_table_of_what_it_is_about_is_gone(
+    at: Runtime, orders: Orders, log_in: LogIn, caplog: pytest.LogCaptureFixture, is_atomic: bool
+) -> None:
+    [order] = orders(1)
+    asks.using(id="asks", about=order).start()
+    ada = log_in("view_order", "view_run")
+    table = Order._meta.db_table
+    address = reverse("admin:durable_run_change", args=["asks"])
+    with connection.schema_editor() as editor:
+        editor.alter_db_table(Order, table, f"{table}_gone")
+    try:
+        with transaction.atomic() if is_atomic else nullcontext():
+            body = text(ada, address)
+    finally:
+        with connection.schema_editor() as editor:
+            editor.alter_db_table(Order, f"{table}_gone", table)
+    assert f"order {order.pk}" in body
+    assert page(order) not in body
+    assert f"shop.order:{order.pk} cannot be read" in caplog.text
+    assert page(order) in text(ada, address)
 
 
 def test_an_object_with_many_runs_shows_the_newest_and_leads_to_all(at: Runtime, orders: Orders, log_in: LogIn) -> None:
