@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from durable.core.clock import to_utc
 from durable.core.duration import check_moment
@@ -65,22 +65,49 @@ def generation(run: RunRecord, location: str) -> int:
 
 MOST_BYTES: Final = 4096  # of the details as codec text
 
+R = TypeVar("R", SavedDetails, StatusRecord)
 
-class StepProgress:
+
+class _Newest(Generic[R]):
+    """The newest of records that replace each other. A pass and the lease manager take it, each time for one write."""
+
+    __slots__ = ("_lock", "_newest", "_taken")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: R | None = None
+        self._taken = 0
+
+    def _next_number(self) -> int:
+        return 1 if self._newest is None else self._newest.number + 1
+
+    def take(self, fence: int) -> R | None:
+        """Return the newest if it was not taken before. The caller writes it under the lease's fence."""
+        with self._lock:
+            if self._newest is None or self._newest.number <= self._taken:
+                return None
+            self._taken = self._newest.number
+            return replace(self._newest, fence=fence)
+
+    def put_back(self, record: R) -> None:
+        """Mark the record as unwritten again, because the write failed."""
+        with self._lock:
+            self._taken = min(self._taken, record.number - 1)
+
+
+class StepProgress(_Newest[SavedDetails]):
     """The saves of one attempt.
 
     The step's function calls `save`; the engine and the lease manager call the rest.
     """
 
-    __slots__ = ("_attempt", "_journal", "_location", "_lock", "_newest", "_taken", "signed_at")
+    __slots__ = ("_attempt", "_journal", "_location", "signed_at")
 
     def __init__(self, journal: Journal, location: str, attempt: int) -> None:
+        super().__init__()
         self._journal = journal
         self._location = location
         self._attempt = attempt
-        self._lock = threading.Lock()
-        self._newest: SavedDetails | None = None
-        self._taken = 0
         #: The time of the last heartbeat, monotonic; None before the first.
         self.signed_at: float | None = None
 
@@ -95,14 +122,13 @@ class StepProgress:
             raise PayloadError(what, "$", f"{size:,} bytes as text, and {MOST_BYTES:,} are allowed", advice)
         run = self._journal.run
         with self._lock:
-            number = 1 if self._newest is None else self._newest.number + 1
             self._newest = SavedDetails(
                 run_id=run.id,
                 location=self._location,
                 generation=generation(run, self._location),
                 fence=run.fence,
                 attempt=self._attempt,
-                number=number,
+                number=self._next_number(),
                 details=text,
             )
             self.sign()
@@ -123,19 +149,6 @@ class StepProgress:
         """Return the newest save of this attempt, for a commit of the pass."""
         with self._lock:
             return None if self._newest is None else replace(self._newest, fence=self._journal.run.fence)
-
-    def take_unwritten(self, fence: int) -> SavedDetails | None:
-        """Return the newest save if it was not taken before. The caller writes it under the lease's fence."""
-        with self._lock:
-            if self._newest is None or self._newest.number <= self._taken:
-                return None
-            self._taken = self._newest.number
-            return replace(self._newest, fence=fence)
-
-    def put_back(self, saved: SavedDetails) -> None:
-        """Mark the save as unwritten again, because the write failed."""
-        with self._lock:
-            self._taken = min(self._taken, saved.number - 1)
 
     @property
     def may_be_stored(self) -> bool:
@@ -172,16 +185,14 @@ def _number(name: str, value: Any) -> float | None:
     return value
 
 
-class StatusSlot:
+class StatusSlot(_Newest[StatusRecord]):
     """The newest status of one pass. Its code and its steps set it, the pass and the lease manager take it."""
 
-    __slots__ = ("_lock", "_newest", "_run", "_taken", "_text")
+    __slots__ = ("_run", "_text")
 
     def __init__(self, run: RunRecord) -> None:
+        super().__init__()
         self._run = run
-        self._lock = threading.Lock()
-        self._newest: StatusRecord | None = None
-        self._taken = 0
         self._text = ""
 
     def recall(self, text: str) -> None:
@@ -192,27 +203,14 @@ class StatusSlot:
         """Replace the status. If the text is None, the one before stays."""
         with self._lock:
             self._text = self._text if parts["text"] is None else cut_tokens(parts["text"])
-            number = 1 if self._newest is None else self._newest.number + 1
-            place: dict[str, Any] = {"run_id": self._run.id, "fence": self._run.fence, "number": number, "at": at}
+            number, fence = self._next_number(), self._run.fence
+            place: dict[str, Any] = {"run_id": self._run.id, "fence": fence, "number": number, "at": at}
             self._newest = StatusRecord(**{**parts, "text": self._text}, **place)
 
     def newest(self) -> StatusRecord | None:
         """Return the newest status of the pass."""
         with self._lock:
             return self._newest
-
-    def take(self, fence: int) -> StatusRecord | None:
-        """Return the status if it was not taken before. The caller writes it under the lease's fence."""
-        with self._lock:
-            if self._newest is None or self._newest.number <= self._taken:
-                return None
-            self._taken = self._newest.number
-            return replace(self._newest, fence=fence)
-
-    def put_back(self, record: StatusRecord) -> None:
-        """Mark the status as unwritten again, because the write failed."""
-        with self._lock:
-            self._taken = min(self._taken, record.number - 1)
 
 
 def show(journal: Journal, parts: dict[str, Any], *, in_step: bool = False) -> None:

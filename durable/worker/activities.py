@@ -221,7 +221,7 @@ class Activities:
         found: list[tuple[StepProgress, SavedDetails]] = []
         for step, fence in running:
             progress = step.info.begun_progress
-            if progress is not None and (saved := progress.take_unwritten(fence)) is not None:
+            if progress is not None and (saved := progress.take(fence)) is not None:
                 found.append((progress, saved))
         if not found:
             return

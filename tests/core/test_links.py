@@ -497,7 +497,8 @@ def test_a_child_and_a_message_get_the_address_itself(h: Harness, flavour: Flavo
     assert waits.output is True
 
 
-def test_the_key_may_be_rotated_while_a_link_is_open(h: Harness, flavour: Flavour) -> None:
+def asked_before_a_rotation(h: Harness, flavour: Flavour) -> tuple[Any, list[str]]:
+    """Start a run that gives its link's address away with the old key, and again in its next pass. Return both."""
     given: list[str] = []
 
     async def order(ctx: Any) -> Any:
@@ -511,6 +512,11 @@ def test_the_key_may_be_rotated_while_a_link_is_open(h: Harness, flavour: Flavou
         run = h.start(flavour(order))
         h.settle()
     h.advance(60)
+    return run, given
+
+
+def test_the_key_may_be_rotated_while_a_link_is_open(h: Harness, flavour: Flavour) -> None:
+    run, given = asked_before_a_rotation(h, flavour)
     with override_settings(SECRET_KEY="new", SECRET_KEY_FALLBACKS=["old"]):
         h.settle()
         assert given[0] == given[1]
@@ -520,19 +526,7 @@ def test_the_key_may_be_rotated_while_a_link_is_open(h: Harness, flavour: Flavou
 
 
 def test_a_link_whose_key_is_gone_has_a_second_address_and_still_one_answer(h: Harness, flavour: Flavour) -> None:
-    given: list[str] = []
-
-    async def order(ctx: Any) -> Any:
-        paid = await ctx.link("paid")
-        await ctx.step("ask", given.append, paid.url)
-        await ctx.sleep("rest", 60)
-        await ctx.step("ask again", given.append, paid.url)
-        return await paid.wait("answer")
-
-    with override_settings(SECRET_KEY="old", SECRET_KEY_FALLBACKS=[]):
-        run = h.start(flavour(order))
-        h.settle()
-    h.advance(60)
+    run, given = asked_before_a_rotation(h, flavour)
     with override_settings(SECRET_KEY="new", SECRET_KEY_FALLBACKS=[]):
         h.settle()
         assert given[0] != given[1]

@@ -8,21 +8,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection
 
 from durable import Context, Handle, current_step, workflow
-from durable.conf import conf
 from durable.core.records import Status
-from durable.execution.passes import execute_pass
 from durable.models import Run, RunStatus
-from durable.store import store_for
 from durable.testing import Harness
 from durable.worker import leases
-from durable.worker.loop import InlinePool, WorkerLoop
-from durable.worker.presence import ShutdownFlag
 from tests.core.flavours import Flavour
 from tests.faults.passing import pass_once
 from tests.support.waiting import eventually
+from tests.support.worker import working_threads
 
 BOTH = pytest.mark.parametrize("flavour", [Flavour("sync"), Flavour("async")], ids=repr)
 LIMIT = 120.0  # seconds
@@ -250,29 +246,9 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def working() -> Iterator[Callable[[], threading.Thread]]:
-    """Starts a worker in a thread, which works until nothing is due."""
-    threads: list[threading.Thread] = []
-
-    def start() -> threading.Thread:
-        def work() -> None:
-            try:
-                store = store_for(conf.DATABASE)
-                with WorkerLoop(InlinePool(), store=store, execute=execute_pass, stop=ShutdownFlag()) as loop:
-                    loop.work("default", LIMIT)
-            finally:
-                connections.close_all()
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        threads.append(thread)
-        return thread
-
-    yield start
-    go_on.set()
-    for thread in threads:
-        thread.join(LIMIT)
-        assert not thread.is_alive()
+def working() -> Iterator[Callable[..., threading.Thread]]:
+    with working_threads(go_on.set, LIMIT) as start:
+        yield start
 
 
 pytest_workers = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]

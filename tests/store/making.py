@@ -163,6 +163,21 @@ def the(store: Store, run_id: str = "run") -> RunRecord:
     return run
 
 
+def held(store: Store, run_id: str = "run") -> int:
+    """Create the run and claim it; return its fence."""
+    store.create([a_run(run_id)])
+    return again(store, run_id)
+
+
+def again(store: Store, run_id: str = "run") -> int:
+    """Claim the run after the end of its lease; return its fence."""
+    run = the(store, run_id)
+    now = NOW if run.lease_expires_at is None else run.lease_expires_at
+    found = store.claim_run(run_id, now=now, lease_until=now + timedelta(seconds=30), worker="w")
+    assert found is not None
+    return found.fence
+
+
 def sent(store: Store, message: OutgoingMessage) -> Message:
     [stored], _ = store.send([message])
     assert stored is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,25 +17,9 @@ from durable.store.memory import MemoryStore
 from durable.store.postgres import PostgresStore
 from durable.store.sqlite import SQLiteStore
 from tests.store.conftest import POSTGRES
-from tests.store.making import HOSTILE, NOW, a_run, at, the
+from tests.store.making import HOSTILE, NOW, a_run, again, at, held, the
 
 LONG_NAME = "n" * 1_000
-
-
-def held(store: Store, run_id: str = "run") -> int:
-    """Create the run and claim it; return its fence."""
-    store.create([a_run(run_id)])
-    return again(store, run_id)
-
-
-def again(store: Store, run_id: str = "run") -> int:
-    """Claim the run after the end of its lease; return its fence."""
-    run = store.get(run_id)
-    assert run is not None
-    now = NOW if run.lease_expires_at is None else run.lease_expires_at
-    found = store.claim_run(run_id, now=now, lease_until=now + timedelta(seconds=30), worker="w")
-    assert found is not None
-    return found.fence
 
 
 def running(fence: int, location: str = "charge", **values: Any) -> Activity:

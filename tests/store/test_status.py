@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,23 +10,7 @@ import pytest
 from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch, RunChange, Status, StatusRecord
 from durable.store import Store
-from tests.store.making import HOSTILE, NOW, a_run, at
-
-
-def held(store: Store, run_id: str = "run") -> int:
-    """Create the run and claim it; return its fence."""
-    store.create([a_run(run_id)])
-    return again(store, run_id)
-
-
-def again(store: Store, run_id: str = "run") -> int:
-    """Claim the run after the end of its lease; return its fence."""
-    run = store.get(run_id)
-    assert run is not None
-    now = NOW if run.lease_expires_at is None else run.lease_expires_at
-    found = store.claim_run(run_id, now=now, lease_until=now + timedelta(seconds=30), worker="w")
-    assert found is not None
-    return found.fence
+from tests.store.making import HOSTILE, NOW, again, at, held
 
 
 def said(fence: int, number: int = 1, **parts: Any) -> StatusRecord:

@@ -1,13 +1,17 @@
 """A worker in this process, without RQ: one job of a queue, or the pieces that a test drives by hand."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from django.db import connections
 
 from durable.conf import conf
 from durable.execution.passes import execute_pass
 from durable.store import Store, store_for
 from durable.worker.executor import JOB_TIME_LIMIT, Execute
 from durable.worker.leases import LeaseManager
-from durable.worker.loop import InlinePool, WorkerLoop
+from durable.worker.loop import InlinePool, ThreadPool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
 from durable.worker.scheduler import Scheduler
 
@@ -20,11 +24,36 @@ def work_off(
     stop: ShutdownFlag | None = None,
     seconds: float = JOB_TIME_LIMIT,
     pulse: Callable[[], object] | None = None,
+    slots: int = 1,
 ) -> None:
     """Execute the due runs of the queue in this thread until none is due, as a job of a stock RQ worker does."""
     store, stop = store or store_for(conf.DATABASE), stop or ShutdownFlag()
-    with WorkerLoop(InlinePool(), store=store, execute=execute, stop=stop, pulse=pulse) as loop:
+    pool = InlinePool() if slots == 1 else ThreadPool(slots)
+    with WorkerLoop(pool, store=store, execute=execute, stop=stop, pulse=pulse) as loop:
         loop.work(queue, seconds)
+
+
+@contextmanager
+def working_threads(let_go: Callable[[], object], seconds: float) -> Iterator[Callable[..., threading.Thread]]:
+    """Yield what starts a thread that works until nothing is due, with so many slots. At the end, `let_go` and join."""
+    threads: list[threading.Thread] = []
+
+    def work(slots: int) -> None:
+        try:
+            work_off(seconds=seconds, slots=slots)
+        finally:
+            connections.close_all()
+
+    def start(slots: int = 1) -> threading.Thread:
+        threads.append(threading.Thread(target=work, args=[slots]))
+        threads[-1].start()
+        return threads[-1]
+
+    yield start
+    let_go()
+    for thread in threads:
+        thread.join(seconds)
+        assert not thread.is_alive()
 
 
 def lease_manager(store: Store, stop: ShutdownFlag | None = None) -> LeaseManager:

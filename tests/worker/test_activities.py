@@ -28,9 +28,10 @@ from durable.inspection.tree import history_tree
 from durable.models import Activity, Attempt, Entry, Run, StepSave
 from durable.store import store_for
 from durable.worker import activities, leases
-from durable.worker.loop import InlinePool, ThreadPool, WorkerLoop
+from durable.worker.loop import InlinePool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
 from tests.support.waiting import eventually, sleep_through
+from tests.support.worker import working_threads
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
@@ -251,30 +252,8 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def working() -> Iterator[Callable[..., threading.Thread]]:
-    """Starts a worker in a thread, which works until nothing is due."""
-    threads: list[threading.Thread] = []
-
-    def start(slots: int = 1) -> threading.Thread:
-        def work() -> None:
-            try:
-                pool = InlinePool() if slots == 1 else ThreadPool(slots)
-                with WorkerLoop(
-                    pool, store=store_for(conf.DATABASE), execute=execute_pass, stop=ShutdownFlag()
-                ) as loop:
-                    loop.work("default", LIMIT)
-            finally:
-                connections.close_all()
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        threads.append(thread)
-        return thread
-
-    yield start
-    go_on.set()
-    for thread in threads:
-        thread.join(LIMIT)
-        assert not thread.is_alive()
+    with working_threads(go_on.set, LIMIT) as start:
+        yield start
 
 
 def beside(act: Callable[[], None], run: Callable[[], None]) -> None:
