@@ -67,6 +67,8 @@ class Values:
       waiting than it does; at most a day.
     - `TAGS`: how the values of tags are kept, by the tag's name: "hashed", as an HMAC of which runs can be found, or
       "clear", as every other tag, without a warning about names such as "email".
+    - `CARRY`: what travels with runs, as `{"tenant": "shop.tenants.carry"}`: the dotted paths of carriers, by the names
+      under which a run keeps what they save at its start (`durable.carriers`).
     - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
       DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.
@@ -130,6 +132,7 @@ class Values:
     LIMITS: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     PRIORITIES: Mapping[str, Duration] = field(default_factory=dict)
     TAGS: Mapping[str, str] = field(default_factory=dict)
+    CARRY: Mapping[str, str] = field(default_factory=dict)
     BUILD: str | None = None
     DATABASE: str = "default"
     READ_DATABASE: str = ""

@@ -48,6 +48,7 @@ A project catches a middle class, or one of its children::
     │   ├── UndiscoveredWorkflowError
     │   ├── UnknownLimitError
     │   ├── RateUnitsError            (a mistake of the code, as UnknownLimitError)
+    │   ├── CarrierError              (a mistake of the code, as UnknownLimitError) what travels with a run
     │   ├── StartRefusedError
     │   ├── StaleLimitError
     │   ├── HoldError
@@ -75,6 +76,7 @@ from durable.core.errors import (
     BulkCountError,
     BulkNotStoppedError,
     BulkOrderError,
+    CarrierError,
     ChildCancelledError,
     ChildFailedError,
     ChildTimeoutError,
@@ -141,6 +143,7 @@ __all__ = [
     "BulkCountError",
     "BulkNotStoppedError",
     "BulkOrderError",
+    "CarrierError",
     "ChildCancelledError",
     "ChildFailedError",
     "ChildTimeoutError",

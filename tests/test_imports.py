@@ -29,7 +29,10 @@ ANYTHING: Final = "*"
 LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "core": (("core",), ()),
     "drivers": (("drivers",), ("core",)),
-    "settings": (("conf", "declared_limits", "mistakes", "signals", "tag_hashes", "link_tokens"), ("core",)),
+    "settings": (
+        ("conf", "carriers", "declared_limits", "mistakes", "signals", "tag_hashes", "link_tokens"),
+        ("core",),
+    ),
     "schedules": (("schedules",), ("core",)),
     "lint": (("lint",), ()),
     "codec": (("codec", "crypto"), ("settings", "core")),

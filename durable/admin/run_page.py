@@ -20,6 +20,7 @@ from durable.admin.run_buttons import buttons_of
 from durable.admin.run_parts import Shown, part_of, parts_of
 from durable.admin.subjects import shown_about
 from durable.admin.text import as_id, streamed
+from durable.carriers import unread
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
 from durable.core.registry import BULK
@@ -42,6 +43,7 @@ from durable.inspection.held import waits_for_person
 from durable.inspection.humanize import thousands
 from durable.inspection.progress import Progress, progress_of
 from durable.inspection.run_facts import (
+    carried_lines,
     key_note,
     key_of,
     limits_of,
@@ -248,6 +250,8 @@ def _context(
         "key": key,
         "tags": tags_of([run])[run.id],
         "about": shown_about(admin, request, run),
+        "carried": carried_lines(run) if access.may(request, "view_payload") else [],
+        "carried_unread": unread(run.carried),
         "priority": "" if ranking is None else rank_words(ranking),
         "share": "" if ranking is None else share_words(ranking),
         "tick": tick_of(run.id),

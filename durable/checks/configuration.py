@@ -31,6 +31,7 @@ E022    a PostgreSQL that is too old (`durable.checks.database`)
 E023    another distribution is installed that has a package named durable
 E024    the tables are in other partitions than `PARTITIONS` says (`durable.checks.database`)
 E025    the `on_end` of a workflow cannot be imported or called (`durable.checks.code`)
+E026    a carrier of `CARRY` cannot be imported or made, or has no `save` or no `restored`
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
@@ -68,6 +69,7 @@ from django.db import connections, router
 from django.urls import reverse
 from django.utils.module_loading import import_string
 
+from durable import carriers
 from durable.conf import DURATIONS, MAX_BUILD, MOST_PARTITIONS, conf, may_be_partitions
 from durable.core import registry
 from durable.core.duration import seconds
@@ -262,6 +264,10 @@ def _are_kinds_of_tags(value: Any) -> bool:
         return False
 
 
+def _are_carriers(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(_is_text(each) for each in (*value, *value.values()))
+
+
 _WANTED: Mapping[str, _Wanted] = {
     "CODEC": (_is_text, "the dotted path of a codec"),
     "ENCRYPTION_KEYS": (_are_keys, "a list of Fernet keys"),
@@ -289,6 +295,7 @@ _WANTED: Mapping[str, _Wanted] = {
     ),
     "PRIORITIES": (_are_priorities, 'a dict of lengths of at most a day by name, such as {"high": "10 min"}'),
     "TAGS": (_are_kinds_of_tags, 'a dict of "hashed" or "clear" by names of tags, such as {"email": "hashed"}'),
+    "CARRY": (_are_carriers, 'a dict of dotted paths by name, such as {"tenant": "shop.tenants.carry"}'),
     "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
     "DATABASE": _TEXT,
     "READ_DATABASE": (lambda value: isinstance(value, str), 'an alias in DATABASES, or ""'),
@@ -319,6 +326,25 @@ _WANTED: Mapping[str, _Wanted] = {
     "REDACT": (lambda value: isinstance(value, str), 'the dotted path of a function, or ""'),
 }
 assert set(conf.names) == set(_WANTED) >= DURATIONS
+
+
+@register(TAG)
+def check_carriers(**_: object) -> list[CheckMessage]:
+    """Check that each carrier of `CARRY` can be imported or made, and saves and restores."""
+    if not _are_carriers(conf.CARRY):
+        return []  # E003 reports it
+    found: list[CheckMessage] = []
+    hint = (
+        "A carrier is an object, a class or a function that returns an object, with save(), which returns JSON or None, and "
+        "restored(value), which returns a context manager."
+    )
+    for name, path in conf.CARRY.items():
+        try:
+            carriers.carrier(path)
+        except Exception as error:  # noqa: BLE001  # whatever a class or function of the project raises
+            problem = f'the carrier "{name}" of DURABLE["CARRY"] cannot be used: {type(error).__name__}: {error}.'
+            found.append(Error(f"{problem[0].upper()}{problem[1:]}", hint=hint, id="durable.E026"))
+    return found
 
 
 @register(TAG)

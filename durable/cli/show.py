@@ -10,6 +10,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from durable.carriers import unread
 from durable.cli.list_command import counted
 from durable.cli.output import Cell, Exit, Output
 from durable.cli.subcommand import Subcommand, add_format, add_ids, found_run, given_ids
@@ -29,6 +30,7 @@ from durable.inspection.payloads import payload, pretty, redacted_error, redacte
 from durable.inspection.reading import reading
 from durable.inspection.run_facts import (
     about_of,
+    carried_lines,
     key_note,
     key_of,
     limits_of,
@@ -143,6 +145,8 @@ def _print_run(output: Output, run: Run, now: datetime, *, with_payloads: bool) 
                 f"{each.name}={'(hashed)' if each.is_hashed else each.value}" for each in tags_of([run])[run.id]
             ),
             "about": ", ".join(each.word for each in about_of([run])[run.id]),
+            "carries": ", ".join(f"{name}={value}" for name, value in carried_lines(run)) if with_payloads else "",
+            "not read here": ", ".join(unread(run.carried)),
             "parent": " > ".join(each.id for each in parents) or run.parent_id,
             "children": counted(count_children(run.id)),
             "schedule": tick and f"{tick.schedule.name}, {until(tick.moment, now)}",

@@ -2,6 +2,7 @@
 
 Nothing of durable imports them: a project names what it uses.
 
+- `durable.contrib.carry`: the language, the time zone and the schema of django-tenants, to travel with runs.
 - `durable.contrib.pull_request`: what `durable replay-check` has found, as a comment on a pull request.
 - `durable.contrib.sentry`: check-ins of schedules and the causes of failures, for Sentry.
 - `durable.contrib.debug_toolbar`: the verbs that a request has called, for django-debug-toolbar.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from durable.core.bodies import run_body
-from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, LeaseLost, Park, PassAborted
+from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, LeaseLost, NotRestored, Park, PassAborted
 from durable.core.effects import SAVE, Fork, Operation
 from durable.core.errors import (
     ContractError,
@@ -44,6 +44,7 @@ _PRIORITY: tuple[type[BaseException], ...] = (
     LeaseLost,
     PassAborted,
     Evicted,
+    NotRestored,
     BranchCancelled,
     HistoryDivergedError,
     EntryInProgressError,

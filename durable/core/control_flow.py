@@ -74,6 +74,14 @@ class BranchCancelled(ControlFlow):
     """This branch lost its race."""
 
 
+class NotRestored(ControlFlow):
+    """What travels with the run could not be put in force for a call: `error` says so, a mistake of the code."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__(error)
+
+
 class LeaseLost(ControlFlow):
     """The run has a newer fence: another worker has claimed it. Nothing was written."""
 

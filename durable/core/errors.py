@@ -735,6 +735,17 @@ class RateUnitsError(OperationError):
         )
 
 
+class CarrierError(OperationError):
+    """A carrier of `DURABLE["CARRY"]` cannot be used, or has failed: nothing was started, or the run's pass waits.
+
+    `name` is the carrier's.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name, self.problem = name, problem
+        super().__init__(f'the carrier "{name}" of DURABLE["CARRY"] {problem}')
+
+
 class StartRefusedError(OperationError):
     """A start with `when_full="drop"` found no room in the rate, and has started nothing.
 

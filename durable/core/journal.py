@@ -255,6 +255,8 @@ class Journal:
         self.root = Node("")
         #: An error of the code after which code must not continue, even if it catches the error.
         self.poison: Exception | None = None
+        #: Why what travels with the run is not in force in this pass: nothing of its code may be called.
+        self.not_restored: Exception | None = None
         #: What ends the run, if it was raised in this pass: for the log. Of a step, what its function has raised.
         self.exception: Exception | None = None
         #: The cause of the newest failure that was taken for a commit.

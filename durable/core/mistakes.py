@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Final
 
 from durable.core.errors import (
+    CarrierError,
     ContractError,
     CriticalError,
     ErrorInfo,
@@ -54,7 +55,7 @@ def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
     """
     if isinstance(error, ExceptionGroup):  # from an asyncio.TaskGroup, for example
         return any(is_mistake(each, mistakes) for each in error.exceptions)
-    if isinstance(error, UnknownLimitError | RateUnitsError):  # from this worker's code and settings
+    if isinstance(error, CarrierError | UnknownLimitError | RateUnitsError):  # from this worker's code and settings
         return True
     if (
         not mistakes

@@ -282,6 +282,7 @@ class RunRecord:
       run: a mistake in the code has stopped it.
     - `seed`, `began_at`: for a run that continues another's history, the id and the time that its deterministic draws
       and times start from. "" and None: its own.
+    - `carried`: what travels with the run (`durable.carriers`), as JSON text by the carriers' names; None: nothing.
     """
 
     id: str
@@ -313,6 +314,7 @@ class RunRecord:
     replay_of_id: str | None = None
     seed: str = ""
     began_at: datetime | None = None
+    carried: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

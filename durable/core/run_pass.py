@@ -15,7 +15,7 @@ from durable.core import transitions
 from durable.core.bodies import run_body
 from durable.core.causes import with_origin
 from durable.core.compatibility import cannot_read, named_twice
-from durable.core.control_flow import EndUnknown, Evicted, LeaseLost, Park, PassAborted
+from durable.core.control_flow import EndUnknown, Evicted, LeaseLost, NotRestored, Park, PassAborted
 from durable.core.effects import Operation, Save
 from durable.core.errors import (
     ContractError,
@@ -104,6 +104,19 @@ def _run_pass(
         return (yield from _diverged(journal, cannot_read(journal.unreadable), policy))
     if journal.doubled and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
         return (yield from _diverged(journal, named_twice(*journal.doubled[0]), policy))
+    if journal.not_restored is not None and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
+        return (yield from _not_restored(journal, journal.not_restored, policy))
+    try:
+        return (yield from _continue(journal, workflow, policy, slots))
+    except NotRestored as refused:
+        if journal.request in (Request.PAUSE, Request.CANCEL) and journal.run.state != RunState.ROLLING_BACK:
+            return (yield from _honour(journal, journal.request))
+        return (yield from _not_restored(journal, refused.error, policy))
+
+
+def _continue(
+    journal: Journal, workflow: Callable[[Any], Any] | None, policy: PassPolicy, slots: Slots | None
+) -> Operation:
     if journal.run.state == RunState.ROLLING_BACK:
         if journal.run.crashes >= policy.max_crashes:
             return (yield from _stop_after_crashes(journal))
@@ -252,6 +265,23 @@ def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operati
     return (yield from _stop(journal, error))
 
 
+def _not_restored(journal: Journal, error: Exception, policy: PassPolicy) -> Operation:
+    """Handle what travels with the run and could not be put in force: a mistake of the code, also in a compensation.
+
+    No deadline ends the run meanwhile: its rollback handlers would be called without.
+    """
+    journal.not_restored = error
+    event = Event("run_mistaken", {"error": ErrorInfo.of(error)})
+    summary = Summary(SummaryKind.MISTAKE, error=described(error))
+    outcome = yield from _wait_for_other_code(journal, event, summary, policy)
+    if outcome is not None:
+        return outcome
+    if journal.run.state == RunState.ROLLING_BACK:
+        stopped = Summary(SummaryKind.COMPENSATION_STOPPED, error=str(ErrorInfo.of(error)))
+        return (yield from _stop_compensating(journal, ErrorInfo.of(error), stopped))
+    return (yield from _stop(journal, error))
+
+
 def _stop(journal: Journal, error: Exception, origins: Iterable[str] = ()) -> Operation:
     """Stop a run whose code has a mistake or has broken a rule of durable: nothing is undone.
 
@@ -282,7 +312,8 @@ def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, polic
         return None
     delay = min(max(policy.divergence_retry, waited / 4), policy.divergence_grace - waited + 1)
     wake_at = now + timedelta(seconds=delay)
-    if not journal.unreadable:  # a worker that cannot read the history does not end the run at its deadline
+    # a worker that cannot read the history, or restore what travels with the run, does not end it at its deadline
+    if not journal.unreadable and journal.not_restored is None:
         wake_at = journal.wake_at(wake_at) or wake_at
     patch = transitions.diverging(journal.run, since=since, wake_at=wake_at, summary=summary)
     yield Save(patch, park_change_seq=journal.run.change_seq)

@@ -207,7 +207,9 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
 }
 
 #: The columns that no transition writes. Any other column of a run is written by at least one.
-NEVER_WRITTEN: Final = frozenset({"id", "workflow", "created_at", "parent_id", "replay_of_id", "seed", "began_at"})
+NEVER_WRITTEN: Final = frozenset(
+    {"id", "workflow", "created_at", "parent_id", "replay_of_id", "seed", "began_at", "carried"}
+)
 
 
 def starts_of(*transitions: str) -> tuple[RunState, ...]:

@@ -140,6 +140,7 @@ def _started(
         queue=run.queue,
         input=copied(given, place, Place(chosen, "input")),
         created_at=now,
+        carried=run.carried,
         **inherited(store, run.id, now),
         **started(now),
     )

@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from django.db import Error, connections
 
-from durable import guard, link_tokens, runtime
+from durable import carriers, guard, link_tokens, runtime
 from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core import registry
 from durable.core.compatibility import unreadable
-from durable.core.control_flow import ControlFlow, Evicted
+from durable.core.control_flow import ControlFlow, Evicted, NotRestored
 from durable.core.current import leave_code_around, running_workflow
 from durable.core.divergences import OperationAt
 from durable.core.effects import Ask, Call, Operation, Save
-from durable.core.errors import HistoryDivergedError, PayloadError
+from durable.core.errors import CarrierError, HistoryDivergedError, PayloadError
 from durable.core.journal import Event, Journal, Node
 from durable.core.links import PeekAddress
 from durable.core.records import LONG_HISTORY, TOO_LONG_HISTORY, EntryKind, EntryRecord, Request, RunRecord, RunState
@@ -81,6 +82,7 @@ class PassHost:
         self._eviction = eviction
         self._sleep = at.sleep
         self._on_operation = at.on_operation
+        self._run = run
         self._origin = Origin(run.id)
         self._transactions = OpenTransactions(self._origin.end_forked_child, at.roll_back_inside)
         self._queries = PassQueries(run, store, self.delegate)
@@ -154,9 +156,29 @@ class PassHost:
         if self._eviction.is_lost:  # the last chance to notice: another worker would do the same work again
             raise Evicted
         self.events.before_call(call)
+        if self._run.carried is not None and inspect.iscoroutinefunction(call.function):
+            return self._carried_into_task(call)
         if self.events.observation.is_idle:
             return self._transactions.step
         return self._observed(call)
+
+    @contextmanager
+    def _carried_into_task(self, call: Call) -> Iterator[None]:
+        around = self._transactions.step if self.events.observation.is_idle else self._observed(call)
+        with around, self._restored():
+            yield
+
+    @contextmanager
+    def _restored(self) -> Iterator[None]:
+        """Put in force what travels with the run; end the pass if that fails."""
+        with ExitStack() as around:
+            try:
+                around.enter_context(carriers.restored(self._run))
+            except CarrierError as error:
+                if self.journal.poison is None:
+                    self.journal.poison = error
+                raise NotRestored(error) from error
+            yield
 
     @contextmanager
     def _observed(self, call: Call) -> Iterator[None]:
@@ -168,6 +190,8 @@ class PassHost:
 
     def calling_here(self, call: Call) -> AbstractContextManager[None]:
         around = self._transactions.function(f'step "{call.name}"', is_atomic=call.record is not None)
+        if self._run.carried is not None:
+            around = _both(around, self._restored())
         if call.record is not None or self.delegate.is_owner():  # its commit, in this thread, restores the session
             return around
         return _restoring_after(around)
@@ -205,6 +229,12 @@ def _restoring_after(around: AbstractContextManager[None]) -> Iterator[None]:
             yield
     finally:
         restore_sessions()
+
+
+@contextmanager
+def _both(outer: AbstractContextManager[None], inner: AbstractContextManager[None]) -> Iterator[None]:
+    with outer, inner:
+        yield
 
 
 class _Telling:
@@ -246,7 +276,7 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
         leave_code_around()
         with running_workflow(record.id, record.workflow), observers.observe_pass(record, at.now) as observation:
             host.events.observation = observation
-            outcome: PassOutcome = SyncDriver(host).drive(operation)
+            outcome: PassOutcome = _driven(host, record, operation)
             observation.outcome = outcome
             return outcome
 
@@ -264,6 +294,17 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
     if is_long and host.journal.has_more_entries_than(TOO_LONG_HISTORY):
         host.events.history_too_long()
     return replace(outcome, queues_to_notify=queues, is_long=is_long) if queues or is_long else outcome
+
+
+def _driven(host: PassHost, record: RunRecord, operation: Operation) -> PassOutcome:
+    """Drive the pass with what travels with the run in force. If that fails, the pass calls nothing of the run."""
+    with ExitStack() as around:
+        try:
+            around.enter_context(carriers.restored(record))
+        except CarrierError as error:
+            host.journal.not_restored = error
+        outcome: PassOutcome = SyncDriver(host).drive(operation)
+        return outcome
 
 
 def _learn_names(store: Store) -> None:

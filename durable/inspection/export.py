@@ -24,7 +24,7 @@ from durable.inspection.entry_detail import entry_facts, field_of
 from durable.inspection.family import count_children, family_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.reading import read_alias, reading
-from durable.inspection.run_facts import about_of, key_data, limits_data, rank_data, tags_data, tags_of
+from durable.inspection.run_facts import about_of, carried_of, key_data, limits_data, rank_data, tags_data, tags_of
 from durable.inspection.run_rules import existing_among
 from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.shown import status_data
@@ -152,6 +152,7 @@ def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str,
         "about": [each.word for each in about_of([run])[run.id]],
     }
     if with_payloads:
+        data["carried"] = carried_of(run)
         data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))
         data["output"] = payload(run.workflow, "output", run.output, Place(run.id, "output"))
     return data

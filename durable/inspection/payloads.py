@@ -7,9 +7,9 @@ and is hidden afterwards unless the hook has replaced it.
 
 Owns the redaction hook. `DURABLE["REDACT"]` names a function `redact(workflow, field, value)` that returns what may be
 shown instead of `value`; `field` is "input", "output", "arguments:<location>", "output:<location>", "state:<location>",
-"saved:<location>", "chunk:<location>", "message:<queue>", "response:<queue>", "error", "traceback", "log", "status" or
-"summary". The hook gets plain data; a value without a plain form is hidden unless the hook replaces it. If the hook
-fails, nothing is shown. The surfaces check whether a user may see payloads at all.
+"saved:<location>", "chunk:<location>", "message:<queue>", "response:<queue>", "carried", "error", "traceback", "log",
+"status" or "summary". The hook gets plain data; a value without a plain form is hidden unless the hook replaces it. If
+the hook fails, nothing is shown. The surfaces check whether a user may see payloads at all.
 
 A download has the same text as a page, so both have the same size.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +21,33 @@ from durable.core.time_limits import RunLimits
 from durable.core.words import Sentence, gettext_noop
 from durable.inspection.counting import Count, samples
 from durable.inspection.humanize import relative, span
-from durable.inspection.payloads import redacted
+from durable.inspection.payloads import jsonable, redacted
 from durable.inspection.queues import find_hold
 from durable.inspection.reading import read_alias
 from durable.models import Lane, Run, RunRank, RunSubject, RunTag
 from durable.models.run import RunQuerySet
 from durable.models.subjects import model_of, read_subject
 from durable.tag_hashes import sought
+
+
+def carried_of(run: Run) -> Any:
+    """Return what travels with the run as operators may see it, by the names of the carriers; None for nothing.
+
+    Show it to users with `view_payload`.
+    """
+    return None if run.carried is None else jsonable(redacted(run.workflow, "carried", json.loads(run.carried)))
+
+
+def carried_lines(run: Run) -> list[tuple[str, str]]:
+    """Return the same as a name and a text for each carrier; the name is "" if a hook has replaced them all."""
+    found = carried_of(run)
+    if found is None:
+        return []
+    values = found if isinstance(found, dict) else {"": found}
+    return [
+        (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for name, value in values.items()
+    ]
 
 
 def key_of(run: Run) -> KeyRecord | None:

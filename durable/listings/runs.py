@@ -9,6 +9,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Final
 
+from durable.carriers import unread
 from durable.core.errors import ErrorInfo
 from durable.core.mistakes import has_stopped
 from durable.core.outcomes import HeldReason
@@ -27,7 +28,15 @@ from durable.inspection.pagination import key_of as key_of_cursor
 from durable.inspection.payloads import payload, redacted
 from durable.inspection.progress import open_keys_of_long
 from durable.inspection.queues import paused_of
-from durable.inspection.run_facts import checked_tags, key_of, limits_of, rank_data, tags_and_about_of, tags_data
+from durable.inspection.run_facts import (
+    carried_of,
+    checked_tags,
+    key_of,
+    limits_of,
+    rank_data,
+    tags_and_about_of,
+    tags_data,
+)
 from durable.inspection.run_lanes import WINDOW
 from durable.inspection.run_rules import existing_among
 from durable.inspection.runs import RunCriteria, hides_alerts, list_runs, parse_search, settle_roots
@@ -331,6 +340,14 @@ class RunDetail(Run):
     )
     schedule: Scheduled | None = field(
         lambda run, _seen: tick_of(run.id), help="The schedule that has started it, and the moment; or null."
+    )
+    carried: Any = field(
+        lambda run, seen: carried_of(run) if seen.payloads else None,
+        help="What travels with it, by the names of the carriers, with `durable.view_payload`. Null for nothing.",
+    )
+    carried_unread: list[str] = field(
+        lambda run, _seen: unread(run.carried),
+        help="The names in `carried` of which this process has no carrier: nobody reads their values here.",
     )
     input: Any = field(_payload("input"), help="With `expand=input`: its `args` and `kwargs`. Else null.")
     output: Any = field(_payload("output"), help="With `expand=output`: what the workflow returned. Else null.")

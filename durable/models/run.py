@@ -337,6 +337,7 @@ class Run(Row):
     )
     seed = NameField[str, str](max_length=200, default="", db_default="", blank=True)
     began_at = models.DateTimeField(null=True, blank=True)
+    carried = SafeTextField[str | None, str | None](null=True, blank=True)
     # of a run with a priority or a share (`durable.core.limits.ranks`); claims read them, and no RunRecord has them
     head_start = models.IntegerField(null=True, blank=True)
     start_tag = MomentField(null=True, blank=True)

@@ -124,6 +124,7 @@ class Schedule(Row):
     tick_count = models.BigIntegerField(default=0)
     changes = models.BigIntegerField(default=0)
     created_at = models.DateTimeField(null=True, blank=True)
+    carried = SafeTextField[str | None, str | None](null=True, blank=True)
 
     class Meta:
         permissions = [("operate_schedule", "Can pause, resume, run now and backfill schedules")]

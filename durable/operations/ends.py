@@ -15,6 +15,7 @@ from django.apps import AppConfig
 from django.db import connections
 from django.utils.module_loading import import_string
 
+from durable import carriers
 from durable.conf import conf
 from durable.core import registry
 from durable.core.current import running_workflow
@@ -71,7 +72,7 @@ class CallAtEnd:
 
     def __call__(self, run: RunRecord, /) -> None:
         """Call the function with the run that has ended. It is the project's own code, whoever has ended the run."""
-        with audit.as_code(), running_workflow(None):
+        with audit.as_code(), running_workflow(None), carriers.restored(run):
             returned: Any = self.function()(RunInfo.of(run))
         if inspect.isawaitable(returned):
             if inspect.iscoroutine(returned):

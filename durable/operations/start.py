@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, ProgrammingError
 
-from durable import runtime
+from durable import carriers, runtime
 from durable.conf import conf
 from durable.core.current import running_run
 from durable.core.errors import KeyConflictError, RunConflictError, StartRefusedError
@@ -24,7 +24,7 @@ from durable.core.ids import check_id, check_queue, new_id
 from durable.core.new_runs import How, NewRun
 from durable.core.places import Place
 from durable.core.records import ActionRecord, RunRecord
-from durable.core.registry import WorkflowDefinition
+from durable.core.registry import INTERNAL, WorkflowDefinition
 from durable.core.transitions import started
 from durable.declared_limits import check_defined
 from durable.instrumentation.observers import observe_verb
@@ -215,9 +215,10 @@ def put(
         require_step(
             f"starting {request.workflow} without an id", "start it in a step, or with using(id=...) made of ctx.run_id"
         )
-    runs = [_new_run(at, request, call) for call in calls]
-    if not runs:
+    if not calls:
         return []
+    carried = None if request.workflow.startswith(INTERNAL) else carriers.saved()
+    runs = [_new_run(at, request, call, carried) for call in calls]
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
     with at.store.transaction() if may_conflict or request.rate is not None else nullcontext():  # all of them or none
         try:
@@ -270,7 +271,7 @@ def _logged(attribution: Attribution, run: RunRecord, is_new: bool) -> ActionRec
     )
 
 
-def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
+def _new_run(at: Runtime, request: StartRequest, call: Call, carried: str | None) -> RunRecord:
     run_id, args, kwargs = call
     check_arguments(request.workflow, request.signature, args, kwargs)
     now = at.now()
@@ -284,6 +285,7 @@ def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
         input=at.encode(given, f"the input of {request.workflow}", Place(chosen, "input")),
         created_at=now,
         parent_id=running_run(),
+        carried=carried,
     )
 
 
@@ -392,6 +394,7 @@ def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -
         created_at=now,
         parent_id=running_run(),
         replay_of_id=old.id,
+        carried=old.carried,
         **inherited(at.store, old.id, now),
         **started(now),
         **columns,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from durable import carriers
 from durable.codec import Codec, JsonCodec
 from durable.codec.binding import decode_at
 from durable.core import registry
@@ -197,7 +198,7 @@ class _Replay:
             operation = _ended(host, lambda context: definition.function(context, *args, **kwargs), outcome)
             if definition.is_async:
                 operation = AsyncDriver(host).with_loops(operation)
-            with running_workflow(self.run.id, self.run.workflow):
+            with running_workflow(self.run.id, self.run.workflow), carriers.restored_for_replay(self.run):
                 SyncDriver(host).drive(operation)
 
         with _quiet(), refusing_runtime(self.at):

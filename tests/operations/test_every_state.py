@@ -319,6 +319,7 @@ def test_a_restart_in_every_state_leaves_the_run_and_starts_another(store: Runti
         input=before.input,
         created_at=NOW,
         replay_of_id="run",
+        carried=before.carried,
         **transitions.started(NOW),
     )
     assert columns_of(started) == columns_of(fresh)

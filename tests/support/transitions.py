@@ -53,6 +53,7 @@ ODD: Final[dict[str, Any]] = {
     "replay_of_id": "original",
     "seed": "odd seed",
     "began_at": at(-1000),
+    "carried": '{"odd":1}',
 }
 
 

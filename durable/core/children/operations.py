@@ -298,6 +298,7 @@ def child_run(scope: Scope, request: ChildRequest, child_id: str, what: str) -> 
         input=environment.encode(given, what, "input", "", child_id),
         created_at=created_at(parent, now),
         parent_id=parent.id,
+        carried=parent.carried,
         key=None if request.key is None else request.key.key,
     )
     return run if scope.doubt is None or scope.doubt.is_over else run.in_doubt(scope.doubt.since)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.db import DataError, Error, IntegrityError, InternalError, connections
 from django.db.models import Exists, OuterRef, Q
 
-from durable import runtime
+from durable import carriers, runtime
 from durable.conf import conf
 from durable.core.errors import DurableError, OperationError
 from durable.core.ids import check_id, check_queue
@@ -245,6 +245,8 @@ def _new_run(at: Runtime, schedule: Schedule, moment: datetime, now: datetime) -
         queue=check_queue(schedule.queue or definition.queue),
         input=at.encode(told, f"the input of {schedule.workflow}", Place(run_id, "input")),
         created_at=now,
+        # somebody has made the schedule in a request of theirs; one of the code's begins where nothing is active
+        carried=carriers.saved() if schedule.origin == Schedule.Origin.CODE else schedule.carried,
         **started(now),
     )
 

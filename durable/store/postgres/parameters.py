@@ -136,6 +136,8 @@ def children_parameters(batch: Batch) -> list[str | None]:
 def _start(start: ChildStart) -> dict[str, Any]:
     run, child = start
     columns = {name: RUN.dumps[name](getattr(run, name)) for name in _CHOSEN if name != "replay_of_id"}
+    if run.carried is not None:
+        columns["carried"] = RUN.dumps["carried"](run.carried)
     if not isinstance(run, NewRun):
         return columns | CHILD.dumped(child)
     beside = {

@@ -202,7 +202,8 @@ BEGIN
     has_rank := EXISTS (SELECT 1 FROM durable_runrank WHERE run_id = of_run);
     FOR one IN SELECT * FROM json_to_recordset(starts) AS x(
       id text, workflow text, queue text, input text, created_at timestamptz, wake_at timestamptz, parent_id text,
-      location text, generation integer, when_parent_ends text, "group" text, "position" bigint, limits json, ranking json
+      location text, generation integer, when_parent_ends text, "group" text, "position" bigint, limits json, ranking json,
+      carried text
     ) LOOP
       summary := durable_start_2(one.id, one.workflow, one.queue, one.input, one.created_at, one.wake_at,
         one.parent_id, NULL);
@@ -223,6 +224,9 @@ BEGIN
             deadline timestamptz, length double precision, work_limit double precision, worked double precision,
             in_doubt timestamptz);
           UPDATE durable_run SET fence = GREATEST(fence, 1) WHERE id = one.id;
+        END IF;
+        IF one.carried IS NOT NULL THEN
+          UPDATE durable_run SET carried = one.carried WHERE id = one.id;
         END IF;
         IF has_rank OR one.ranking IS NOT NULL THEN
           PERFORM durable_rank_child_1(one.id, one.queue, of_run, one.ranking, at);

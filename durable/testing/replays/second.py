@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from durable import carriers
 from durable.context import AsyncContext, Context
 from durable.core.bodies import run_body
 from durable.core.control_flow import ControlFlow
@@ -61,7 +62,7 @@ def replay(record: RunRecord, definition: WorkflowDefinition, at: Runtime, histo
         if definition.is_async:
             operation = AsyncDriver(host).with_loops(operation)
         leave_code_around()
-        with running_workflow(record.id, record.workflow):
+        with running_workflow(record.id, record.workflow), carriers.restored_for_replay(record):
             SyncDriver(host).drive(operation)
 
     dice = random.getstate()
