@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from django.apps import AppConfig
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from durable import carriers
 from durable.conf import conf
 from durable.core import registry
 from durable.core.current import running_workflow
@@ -72,12 +72,20 @@ class CallAtEnd:
 
     def __call__(self, run: RunRecord, /) -> None:
         """Call the function with the run that has ended. It is the project's own code, whoever has ended the run."""
-        with audit.as_code(), running_workflow(None), carriers.restored(run):
+        with audit.as_code(), running_workflow(None), _restored(run):
             returned: Any = self.function()(RunInfo.of(run))
         if inspect.isawaitable(returned):
             if inspect.iscoroutine(returned):
                 returned.close()
             raise EndFunctionError(_ASYNC.format(name=self.name))
+
+
+def _restored(run: RunRecord) -> AbstractContextManager[None]:
+    if run.carried is None:
+        return nullcontext()
+    from durable import carriers  # few processes need it
+
+    return carriers.restored(run)
 
 
 _ASYNC = (

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, ProgrammingError
 
-from durable import carriers, runtime
+from durable import runtime
 from durable.conf import conf
 from durable.core.current import running_run
 from durable.core.errors import KeyConflictError, RunConflictError, StartRefusedError
@@ -217,7 +217,7 @@ def put(
         )
     if not calls:
         return []
-    carried = None if request.workflow.startswith(INTERNAL) else carriers.saved()
+    carried = _saved(request.workflow) if conf.CARRY else None
     runs = [_new_run(at, request, call, carried) for call in calls]
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
     with at.store.transaction() if may_conflict or request.rate is not None else nullcontext():  # all of them or none
@@ -237,6 +237,13 @@ def put(
             new = [(run, call) for (run, is_new), call in zip(created, calls, strict=True) if is_new]
             take_units(at, [(run, *rate.wanted(args, kwargs)) for run, (_, args, kwargs) in new])
     return created
+
+
+def _saved(workflow: str) -> str | None:
+    """Return what travels with runs that are started here. Raises CarrierError."""
+    from durable import carriers  # few projects need it
+
+    return None if workflow.startswith(INTERNAL) else carriers.saved()
 
 
 def _created(

@@ -183,7 +183,7 @@ def test_within_the_grace_period_the_run_waits_and_goes_on_by_itself() -> None:
 
 
 def test_one_that_fails_in_the_middle_of_a_pass_records_no_attempt(h: Harness) -> None:
-    times = iter([carrying.carry.restored, refuse])
+    times: Iterator[Any] = iter([carrying.carry.restored, refuse])
     Broken.restores = staticmethod(lambda value: next(times, refuse)(value))
     run = h.start(orders)
     end = h.run(run)
@@ -198,7 +198,7 @@ def test_one_that_fails_in_the_middle_of_a_pass_records_no_attempt(h: Harness) -
 
 
 def test_one_that_fails_before_an_async_step(h: Harness) -> None:
-    times = iter([carrying.carry.restored, refuse])
+    times: Iterator[Any] = iter([carrying.carry.restored, refuse])
     Broken.restores = staticmethod(lambda value: next(times, refuse)(value))
     run = h.start(aorders)
     end = h.run(run)

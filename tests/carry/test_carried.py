@@ -64,7 +64,7 @@ def fail() -> None:
 
 @workflow(name="tests.carry.places")
 def places(ctx: Context) -> dict[str, Any]:
-    found = {"code": tenant.get(), "step": ctx.step("step", seen)}
+    found: dict[str, Any] = {"code": tenant.get(), "step": ctx.step("step", seen)}
     found["atomic"] = ctx.step("atomic", seen, atomic=True)
     found["timed"] = ctx.step("timed", seen, timeout="5 seconds")
     found["join"] = ctx.join("join", {"a": branch, "b": branch, "c": branch})
@@ -75,12 +75,12 @@ def places(ctx: Context) -> dict[str, Any]:
     return found
 
 
-def branch(ctx: Context) -> list[Any]:
+def branch(ctx: Context) -> Any:
     return [tenant.get(), ctx.step("in a branch", seen)]
 
 
 @workflow(name="tests.carry.child")
-def child(ctx: Context) -> list[Any]:
+def child(ctx: Context) -> Any:
     return [tenant.get(), ctx.step("step", seen)]
 
 
@@ -260,8 +260,13 @@ def test_a_start_with_a_taken_id_leaves_what_the_run_carries(at: Runtime) -> Non
 
 
 def test_starts_of_many_ask_once(at: Runtime) -> None:
-    asked: list[None] = []
-    Broken.saves = staticmethod(lambda: asked.append(None) or "acme")
+    asked: list[str] = []
+
+    def save() -> str:
+        asked.append("asked")
+        return "acme"
+
+    Broken.saves = staticmethod(save)
     with carrying_with({"tenant": "tests.carry.carrying.Broken"}):
         runs = child.start_many([child.input() for _ in range(3)])
     assert len(asked) == 1
@@ -305,7 +310,7 @@ def test_the_runs_of_a_schedule_that_somebody_has_made_carry_what_was_active_the
         made.rule = every("2 hours")
         made.save()
         tick_due(moved_on("made"), only={"made"})
-        run_now = schedules.run_now("made")
+        run_now = schedules.run_now("made", force=True)
     tick = Tick.objects.filter(schedule__name="made").earliest("number")
     assert carried(tick.run_id) == carried(run_now.run_id) == ACME_ROW
     settle()

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.models import F
 
-from durable import carriers, runtime
+from durable import runtime
 from durable.conf import conf
 from durable.core.duration import parse_duration
 from durable.core.errors import ScheduleNotFoundError
@@ -96,7 +96,10 @@ def prepare(sender: type[Schedule], instance: Schedule, raw: bool = False, **_: 
     if instance.given_args is not None or instance.given_kwargs is not None or not instance.input:
         instance.input = encode_input(at, instance.name, instance.args, instance.kwargs)
         instance.given_args = instance.given_kwargs = None
-    if before is None and instance.origin == Schedule.Origin.ADMIN and instance.carried is None:
+    is_new_of_somebody = before is None and instance.origin == Schedule.Origin.ADMIN and instance.carried is None
+    if is_new_of_somebody and conf.CARRY:
+        from durable import carriers  # few projects need it
+
         instance.carried = carriers.saved()
     instance.created_at = instance.created_at or at.now()
     if before is None and at.schedules is not None:
