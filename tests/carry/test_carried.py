@@ -314,7 +314,7 @@ def test_the_runs_of_a_schedule_that_somebody_has_made_carry_what_was_active_the
     tick = Tick.objects.filter(schedule__name="made").earliest("number")
     assert carried(tick.run_id) == carried(run_now.run_id) == ACME_ROW
     settle()
-    assert get_run(tick.run_id).output == IN_BRANCH
+    assert get_run(run_now.run_id).output == IN_BRANCH
 
 
 def test_the_runs_of_a_schedule_in_the_code_carry_what_is_active_in_the_process_that_ticks(at: Runtime) -> None:
