@@ -174,6 +174,18 @@ def _tell_of_unread(run_id: str, workflow: str, name: str) -> None:
     logger.warning(text, run_id, name, extra={"run_id": run_id, "workflow": workflow})
 
 
+def check(carried: str | None) -> None:
+    """Raise ValueError for a text that `saved` cannot have returned."""
+    if carried is None:
+        return
+    try:
+        is_object = isinstance(json.loads(carried), dict)
+    except ValueError:
+        is_object = False
+    if not is_object or len(carried) > MAX_CARRIED:
+        raise ValueError(f"what travels with a run is a JSON object of at most {MAX_CARRIED:,} characters")
+
+
 def unread(carried: str | None) -> list[str]:
     """Return the names of the values that no carrier of this process reads."""
     return [] if carried is None else [name for name in json.loads(carried) if name not in conf.CARRY]

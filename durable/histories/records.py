@@ -40,6 +40,8 @@ from durable.replay_check.read_only import snapshot
 
 #: The number of the format that this release writes, and the only one that it reads.
 FORMAT: Final = 1
+#: Fields that the first files of this format lack: None is left out.
+_ADDED: Final = frozenset({"carried"})
 
 T = TypeVar("T")
 
@@ -71,17 +73,17 @@ class Kind:
             data[name] = error and error.data
         if isinstance(data.get("summary"), Summary):
             data["summary"] = data["summary"].stored
-        return data
+        return {name: value for name, value in data.items() if value is not None or name not in _ADDED}
 
     def load(self, data: Mapping[str, Any]) -> Any:
         """Return the record. Raises ValueError, TypeError or LookupError for other data."""
-        if set(data) != set(self._names):
+        loaded = {**dict.fromkeys(_ADDED.intersection(self._names)), **data}
+        if set(loaded) != set(self._names):
             raise ValueError(f"expected the fields {', '.join(self._names)}")
-        loaded = dict(data)
         for name in self._moments:
-            loaded[name] = _or_none(datetime.fromisoformat, data[name])
+            loaded[name] = _or_none(datetime.fromisoformat, loaded[name])
         for name in self._errors:
-            loaded[name] = _or_none(ErrorInfo.read, data[name])
+            loaded[name] = _or_none(ErrorInfo.read, loaded[name])
         if "summary" in loaded:
             _check("summary", str, loaded["summary"])
             loaded["summary"] = Summary.load(loaded["summary"]) if loaded["summary"] else ""

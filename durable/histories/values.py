@@ -70,6 +70,7 @@ def converted_run(run: RunRecord, values: Values) -> RunRecord:
         converted.summary = ""  # it may name what the run waits for, or quote an error
         converted.request_reason = change.prose(run.request_reason)
         converted.worker = ""
+        converted.carried = None  # what a carrier restores has to be what it has saved, or nothing
     return converted
 
 

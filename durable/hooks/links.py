@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -233,7 +234,7 @@ def _form(fields: QueryDict) -> dict[str, Any]:
 def _problem(found: LinkRecord, body: bytes, headers: Mapping[str, str]) -> str | None:
     """Return why `verify` refuses the request; None if it accepts it. Raises what the import or the call raises."""
     verify: Callable[[bytes, Mapping[str, str]], object] = resolve_name(found.verify)
-    with reasons() as why:
+    with reasons() as why, _carried(found.run_id):
         try:
             answer = verify(body, headers)
         except PermissionDenied as error:
@@ -244,6 +245,16 @@ def _problem(found: LinkRecord, body: bytes, headers: Mapping[str, str]) -> str 
         return f"{found.verify} does not accept it: {'; '.join(why)}"
     advice = "" if answer is False else f"; it has to return True or False, and returned {type(answer).__name__}"
     return f"{found.verify} does not accept it{advice}"
+
+
+def _carried(run_id: str) -> AbstractContextManager[None]:
+    """Return the context manager in which what travels with the run is in force, which may be whose secret it is."""
+    run = runtime.current().store.get(run_id) if conf.CARRY else None
+    if run is None or run.carried is None:
+        return nullcontext()
+    from durable import carriers  # few projects need it
+
+    return carriers.restored(run)
 
 
 def _is_of_browser(request: HttpRequest, body: bytes) -> bool:

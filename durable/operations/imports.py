@@ -20,7 +20,7 @@ from django.core.exceptions import ValidationError
 from django.db import DataError, IntegrityError
 from django.db.models import IntegerField, Model
 
-from durable import runtime
+from durable import carriers, runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import RunConflictError
@@ -195,6 +195,7 @@ def import_run(
     at = runtime.current()
     with audited(at, _ACTION, run.id, subject=("content", digest)) as attribution:
         row_rules.check(run)
+        carriers.check(run.carried)
         wanted = _at_rest(run)
         check_not_an_order(run.workflow, _ACTION)
         _check(wanted, entries, messages)
