@@ -69,7 +69,7 @@ def _shown(request: HttpRequest, instance: Model, most: int) -> Sequence[ShownRu
     from durable.inspection.explanation import explain
     from durable.inspection.humanize import printable
     from durable.inspection.run_rules import RunRule
-    from durable.inspection.wording import state_in_words
+    from durable.inspection.undone import state_word
     from durable.models.subjects import subject_of
     from durable.operations.subjects import newest_of
 
@@ -81,7 +81,7 @@ def _shown(request: HttpRequest, instance: Model, most: int) -> Sequence[ShownRu
             id=run.id,
             workflow=run.workflow,
             state=run.state,
-            state_in_words=state_in_words(run.state),
+            state_in_words=state_word(run),
             sentence=printable(explain(run, now, within=within).headline),
             created_at=run.created_at,
             url=_page_of(request, run.id),

@@ -28,6 +28,11 @@ def waits(ctx: Context) -> None:
     ctx.queue.next("<answer>")
 
 
+@workflow(name="tests.runs_of.charges")
+def charges(ctx: Context) -> None:
+    ctx.step("charge", lambda: 1 / 0, once=True)
+
+
 def only_mine(_request: HttpRequest, runs: RunQuerySet) -> RunQuerySet:
     """The user's runs begin with "mine"."""
     return runs.filter(id__startswith="mine")
@@ -67,6 +72,14 @@ def test_a_user_who_may_see_runs_sees_those_of_the_object(order: Any) -> None:
 def test_the_runs_are_a_list_for_templates_of_the_project(order: Any) -> None:
     text = "{% runs_of order 1 as runs %}{% for run in runs %}{{ run.id }}: {{ run.state }}{{ run.url }}{% endfor %}"
     assert rendered(text, user("view_run"), order) == "mine: sleeping"  # no link for who may not enter the admin
+
+
+def test_a_run_that_waits_for_a_person_is_held(at: Runtime, orders: Orders) -> None:
+    [order] = orders(1)
+    charges.using(id="charges", about=order).start()
+    passed(at, "charges")
+    states = "{% runs_of order as runs %}{% for run in runs %}{{ run.state }}: {{ run.state_in_words }}{% endfor %}"
+    assert rendered(states, user("view_run"), order) == "sleeping: held"
 
 
 def test_others_see_nothing(order: Any) -> None:
