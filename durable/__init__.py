@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from durable.definitions import Input, Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.models import Schedule
+    from durable.operations.events import apublish as apublish
+    from durable.operations.events import event as event
+    from durable.operations.events import publish as publish
     from durable.schedules import cron, every
 
 __version__ = "0.1.0"
@@ -74,6 +77,7 @@ _MODULES = {
     "durable.definitions": ("Input", "Workflow", "step", "workflow"),
     "durable.schedules": ("cron", "every"),
     "durable.models": ("Schedule",),
+    "durable.operations.events": ("apublish", "event", "publish"),  # found here, but not listed
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 _OPERATORS = ("Actor", "HeldStep", "HistoryDifference", "HistoryEntry", "ReplayPlan", "RunInfo", "acting_as")

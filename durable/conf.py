@@ -91,6 +91,7 @@ class Values:
       and packages with a dot at the end ("shop.jobs."). The workers refuse all other jobs in Redis.
     - `RETENTION`: how long ended runs and the audit log are kept: None for forever, a duration, or a dict by state and
       workflow (`durable.retention.Policy.of`).
+    - `EVENTS_KEPT`: for how long events are kept (`durable.publish`): so far back may a wait look with `within`.
     - `STATEMENT_TIMEOUT`: how long PostgreSQL may work on one statement of a list, a search or a page of the admin, of
       REST and of the command line; 0 for no limit. It does not apply to runs and verbs.
     - `METRICS_TOKEN`: the bearer token with which Prometheus may read `durable.metrics.urls`; "" for none.
@@ -153,6 +154,7 @@ class Values:
     ALERTS: Mapping[str, Any] | None = None
     TRACE_URL: str = ""
     REDACT: str = ""
+    EVENTS_KEPT: float = 86_400.0
     STATEMENT_TIMEOUT: float = 10.0
     METRICS_TOKEN: str = ""
 
@@ -179,6 +181,7 @@ DURATIONS = frozenset(
         "DIVERGENCE_GRACE",
         "STEP_TIMEOUT",
         "RETENTION",
+        "EVENTS_KEPT",
         "STATEMENT_TIMEOUT",
     }
 )

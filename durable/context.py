@@ -434,6 +434,18 @@ class Context(_Shared[SyncDriver]):
         link: Link = self._do(f'link "{name}"', opening)
         return link
 
+    def event(
+        self, name: str, event: str, *, key: str, within: Duration | None = None, timeout: Duration | None = None
+    ) -> Any:
+        """Wait for an event that is published with this key, and return its body: `durable.publish(event, body, key=)`.
+
+        Events count that are published from the beginning of the wait on; with `within`, also one that was published up
+        to that long before. The first of them is received. In a loop, `within` does not give an event again that an
+        earlier iteration has got. The key is compared whole. Raises EventTimeoutError when `timeout` has passed,
+        TypeError and ValueError for a name or a key that no event can have.
+        """
+        return self._do(f'event "{name}"', _awaiting(self._scope, name, event, key, within, timeout))
+
     def rollback_checkpoint(self, name: str) -> None:
         """Allow rollback handlers for the steps that follow, in this scope and in scopes inside it."""
         self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
@@ -971,6 +983,12 @@ class AsyncContext(_Shared[AsyncDriver]):
         )
         return self._do(f'link "{name}"', opening)
 
+    def event(
+        self, name: str, event: str, *, key: str, within: Duration | None = None, timeout: Duration | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """See `Context.event`."""
+        return self._do(f'event "{name}"', _awaiting(self._scope, name, event, key, within, timeout))
+
     def rollback_checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
         """See `Context.rollback_checkpoint`."""
         return self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
@@ -1129,6 +1147,17 @@ def _opening(scope: Scope, name: str, timeout: Duration | None, verify: str | Ca
     from durable.core.links import open_link  # loaded in every process that executes passes
 
     return open_link(scope, name, None if timeout is None else parse_duration(timeout), verify)
+
+
+def _awaiting(
+    scope: Scope, name: str, event: str, key: str, within: Duration | None, timeout: Duration | None
+) -> Operation:
+    from durable.core.events import await_event  # loaded in every process that executes passes
+
+    earlier = None if within is None else parse_duration(within)
+    return await_event(
+        scope, name, event, key, earlier, None if timeout is None else parse_remaining(timeout, "a timeout")
+    )
 
 
 def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any) -> MapRequest:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from durable.context import AsyncContext, Context
     from durable.core.registry import EndFunction
     from durable.operations.ends import OnEnd
+    from durable.operations.events import EventSource
 
 __all__ = ["Input", "StepDecorator", "Workflow", "WorkflowDecorator", "step", "workflow"]
 
@@ -105,6 +106,7 @@ class Workflow(Generic[P, R_co]):
         quiet: bool = False,
         on_end: OnEnd | None = None,
         when_exhausted: WhenExhausted = "fail",
+        on: EventSource | None = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"@workflow decorates a function, not {function!r}")
@@ -140,6 +142,8 @@ class Workflow(Generic[P, R_co]):
             raise ValueError(f'when_exhausted is "fail" or "hold", not {when_exhausted!r}')
         #: What its steps do when their attempts are used up, unless they say something else.
         self.when_exhausted: WhenExhausted = when_exhausted
+        #: The name of the event that starts runs; None for none.
+        self.on: str | None = None if on is None else _started_by(on, function, self.signature)
         #: The schedule that starts runs automatically; None for none.
         self.schedule: Rules | None = None if schedule is None else _scheduled(self, name, read_rules(schedule))
         self.__name__ = function.__name__
@@ -438,6 +442,7 @@ def workflow(
     quiet: bool = False,
     on_end: OnEnd | None = None,
     when_exhausted: WhenExhausted = "fail",
+    on: EventSource | None = None,
 ) -> WorkflowDecorator: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -452,6 +457,7 @@ def workflow(
     quiet: bool = False,
     on_end: OnEnd | None = None,
     when_exhausted: WhenExhausted = "fail",
+    on: EventSource | None = None,
 ) -> Any:
     """Make a function a workflow: `@workflow` or `@workflow(name="shop.fulfil", queue="default")`.
 
@@ -481,12 +487,15 @@ def workflow(
 
     With `when_exhausted="hold"`, a step whose attempts are used up waits for a person, and the run stays open; "fail",
     the default, fails the step. It is the default of the steps' option of that name.
+
+    With `on=event("order.paid")`, each event of this name starts a run with the event's body as its argument, once, in
+    the transaction that publishes it (`durable.publish`). Its id is "<workflow>:<the event's id>".
     """
     chosen = check_mistakes(mistakes)
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
         definition: Workflow[Any, Any] = Workflow(
-            function, name, queue, chosen, schedule, limit, messages, quiet, on_end, when_exhausted
+            function, name, queue, chosen, schedule, limit, messages, quiet, on_end, when_exhausted, on
         )
         registry.register(definition, discovered=not apps.ready)
         return definition
@@ -572,6 +581,21 @@ def _scheduled(workflow: Workflow[Any, Any], name: str | None, rules: Rules) -> 
             "cron(..., args=[...], kwargs={...})"
         ) from None
     return rules
+
+
+def _started_by(source: EventSource, function: Callable[..., Any], signature: inspect.Signature) -> str:
+    from durable.operations.events import EventSource  # processes without such a workflow do without
+
+    if not isinstance(source, EventSource):
+        raise TypeError(f'on is an event, not {source!r:.64}: write on=event("order.paid"), with durable.event')
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TypeError(
+            f"the workflow {function.__qualname__} is started by an event, with its body alone: {error}; write "
+            f"def {function.__name__}(ctx: Context, body)"
+        ) from None
+    return source.name
 
 
 def _called_at_end(function: OnEnd) -> EndFunction:

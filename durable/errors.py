@@ -18,6 +18,7 @@ A project catches a middle class, or one of its children::
     │   ├── MessageTimeoutError
     │   ├── MessageBodyError          a received message is not of its type
     │   ├── LinkTimeoutError          nobody has answered a link in time
+    │   ├── EventTimeoutError         an event was not published in time
     │   ├── ChildFailedError
     │   ├── ChildCancelledError
     │   ├── MapError
@@ -38,6 +39,7 @@ A project catches a middle class, or one of its children::
     │   ├── RunConflictError
     │   │   └── KeyConflictError
     │   ├── MessageConflictError
+    │   ├── EventConflictError
     │   ├── MessageNotPendingError
     │   ├── MessageNotAcceptedError   the workflow declares its messages, and this is none of them
     │   ├── EndRefusedError           the on_end of the workflow failed, so the run has not ended
@@ -87,6 +89,8 @@ from durable.core.errors import (
     EndRefusedError,
     EntryInProgressError,
     EntryNotFoundError,
+    EventConflictError,
+    EventTimeoutError,
     HeartbeatTimeoutError,
     HistoryDivergedError,
     HoldError,
@@ -154,6 +158,8 @@ __all__ = [
     "EndRefusedError",
     "EntryInProgressError",
     "EntryNotFoundError",
+    "EventConflictError",
+    "EventTimeoutError",
     "HeartbeatTimeoutError",
     "HistoryDivergedError",
     "HoldError",

@@ -22,8 +22,8 @@ from durable.core.ids import MAX_REASON
 from durable.core.places import of_message
 from durable.core.records import ENDED, MessageState
 from durable.inspection.payloads import payload
-from durable.listings.access import actor_of, admit, seen_of, visible_run
-from durable.listings.history import MESSAGES, Answer, Message, MessageReference, seen_history
+from durable.listings.access import actor_of, admit, refuse_events_if_limited, seen_of, visible_run
+from durable.listings.history import MESSAGES, Answer, EventReference, Message, MessageReference, seen_history
 from durable.listings.problems import ProblemError
 from durable.listings.shapes import data_of
 from durable.models import QueueMessage, Run
@@ -59,6 +59,55 @@ class MoveMessageForm(DeleteMessageForm):
 
 class AskForm(SendForm):
     """A message with a response."""
+
+
+class PublishForm(Form):
+    """An event."""
+
+    event = Text(min_length=1, max_length=128, help_text="The name, such as order.paid.")
+    key = Text(min_length=1, max_length=200, help_text="Whose event it is. It is compared whole.")
+    body = Value(required=False, default=None, allow_null=True)
+    id = Text(
+        required=False,
+        min_length=1,
+        max_length=200,
+        help_text="Makes the request idempotent for as long as the event is kept (EVENTS_KEPT).",
+    )
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+class PublishView(View):
+    """Events."""
+
+    about = "messages"
+
+    @described(
+        operation_id="publish_event",
+        request=PublishForm,
+        responses={200: serializer_of(EventReference), 201: serializer_of(EventReference)},
+    )
+    def post(self, request: Request) -> HttpResponse:
+        """Publish an event to all runs that wait for its name and key, and start the workflows that it starts: 201.
+
+        With an `id` that is known: 200, or 409 if key or body differ. Where users see only some runs: 403.
+
+        Needs `durable.operate_run`.
+        """
+        refuse_events_if_limited()
+        admit(request, "publish", "")
+        given = self.form(PublishForm, request)
+        with acting_as(actor_of(request), reason=given["reason"]):
+            return answered(request, lambda: _published(given))
+
+
+def _published(given: dict[str, Any]) -> Done:
+    from durable.operations.events import publish  # processes that publish nothing do without
+
+    try:
+        published = publish(given["event"], given["body"], key=given["key"], id=given.get("id"))
+    except ValueError as error:
+        raise ProblemError("arguments-refused", 422, f"{error}.") from None
+    return Done(data={"id": published.id}, status=201 if published.is_new else 200)
 
 
 class MessagesView(View):

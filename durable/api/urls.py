@@ -9,7 +9,7 @@ from durable.api.bulks import BulkPlanView, BulksView, BulkView
 from durable.api.chunks import ChunksView
 from durable.api.history import ComparisonView, EntryView, TimelineView, TreeView
 from durable.api.list_views import list_view, one_view
-from durable.api.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView
+from durable.api.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView, PublishView
 from durable.api.reference import DocsView, RootView, SchemaView
 from durable.api.runs import CountsView, ResultView, RunsView, RunView
 from durable.api.schedules import SchedulesView, ScheduleView
@@ -55,6 +55,7 @@ urlpatterns = [
     path("runs/<str:run_id>/give-output", GiveOutputView.as_view(), name="give-output"),
     path("runs/<str:run_id>/replay-plan", PlanView.as_view(), name="replay-plan"),
     path("runs/<str:run_id>/comparison", ComparisonView.as_view(), name="comparison"),
+    path("events", PublishView.as_view(), name="publish"),
     path("bulk-plan", BulkPlanView.as_view(), name="bulk-plan"),
     path("bulks", BulksView.as_view(), name="bulks"),
     path("bulks/<str:bulk_id>", BulkView.as_view(), name="bulk"),

@@ -318,6 +318,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "API_WORKFLOWS": (lambda value: value is None or _are_names(value), "a list of names, or None"),
     "API_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
     "ADMIN_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
+    "EVENTS_KEPT": _POSITIVE,
     "STATEMENT_TIMEOUT": _DURATION,
     "METRICS_TOKEN": (lambda value: isinstance(value, str), 'a text, or ""'),
     "ALERTS": (lambda value: value is None or isinstance(value, Mapping), "a dict with targets, or None"),

@@ -117,6 +117,37 @@ SEND = Subcommand(
 )
 
 
+# -- publish
+
+
+def _configure_publish(parser: ArgumentParser) -> None:
+    parser.add_argument("event", metavar="EVENT", help="the name of the event, such as order.paid")
+    parser.add_argument("body", nargs="?", metavar="BODY", type=json_value, help=JSON_HELP)
+    parser.add_argument("--key", required=True, metavar="KEY", help="whose event it is; waits name the same key")
+    parser.add_argument("--id", metavar="ID", help="an event with an id that is known is not published again")
+    add_acting(parser)
+
+
+def _publish(options: Namespace, output: Output) -> int:
+    from durable.operations.events import publish  # processes that publish nothing do without
+
+    with acting(options):
+        try:
+            published = publish(options.event, options.body, key=options.key, id=options.id)
+        except ValueError as error:
+            raise CommandError(str(error), returncode=Exit.USAGE) from error
+    output.id(published.id)
+    return Exit.OK
+
+
+PUBLISH = Subcommand(
+    name="publish",
+    help="Publish an event to all runs that wait for it; prints the event's id.",
+    configure=_configure_publish,
+    run=_publish,
+)
+
+
 def _configure_ask(parser: ArgumentParser) -> None:
     _configure_send(parser)
     parser.add_argument(

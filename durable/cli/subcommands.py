@@ -7,7 +7,7 @@ from durable.cli.code_checks import LINT, REPLAY_CHECK
 from durable.cli.export import EXPORT, IMPORT
 from durable.cli.list_command import LISTS, NOTE
 from durable.cli.maintenance import DOCTOR, FORGET, PARTITION, PRUNE
-from durable.cli.messages import ASK, DELETE_MESSAGE, MOVE_MESSAGE, RESULT, SEND, START
+from durable.cli.messages import ASK, DELETE_MESSAGE, MOVE_MESSAGE, PUBLISH, RESULT, SEND, START
 from durable.cli.replay import REPLAY
 from durable.cli.restored import RESTORED_COMMAND
 from durable.cli.run_verb_command import BULK, VERBS
@@ -21,7 +21,7 @@ from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(LISTS["list"], LISTS["children"], LISTS["causes"], LISTS["running"], STACK, STREAM, SHOW, WHY, LOGS, RESULT),
     LISTS["values"],
-    *(START, SEND, ASK, DELETE_MESSAGE, MOVE_MESSAGE),
+    *(START, SEND, PUBLISH, ASK, DELETE_MESSAGE, MOVE_MESSAGE),
     *VERBS,
     NOTE,
     BULK,

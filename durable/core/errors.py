@@ -238,6 +238,19 @@ class LinkTimeoutError(WorkflowError):
         )
 
 
+class EventTimeoutError(WorkflowError):
+    """A wait for an event reached its deadline. `wait` is the name of the wait, `event` and `key` are of the event."""
+
+    def __init__(self, wait: str, event: str, key: str) -> None:
+        self.wait = wait
+        self.event = event
+        self.key = key
+        super().__init__(
+            f'wait "{wait}" got no event "{event}" with the key "{key}" before its deadline; catch EventTimeoutError where '
+            "the event is optional"
+        )
+
+
 class ChildFailedError(WorkflowError):
     """A child has failed. `child_id` is its id, `workflow` the name of its workflow, `error` its `ErrorInfo`."""
 
@@ -546,6 +559,18 @@ class MessageConflictError(OperationError):
         self.problem = problem
         super().__init__(
             f'run "{run_id}" was sent a message with the id "{message_id}" before, {problem}; give this message another id'
+        )
+
+
+class EventConflictError(OperationError):
+    """An event of this name was published with this id before, with another key or body. Nothing was published."""
+
+    def __init__(self, event: str, event_id: str, problem: str) -> None:
+        self.event = event
+        self.event_id = event_id
+        self.problem = problem
+        super().__init__(
+            f'an event "{event}" was published with the id "{event_id}" before, {problem}; give this event another id'
         )
 
 

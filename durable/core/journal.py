@@ -22,7 +22,7 @@ from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
 from durable.core.limits.slot_records import LIMIT, SlotChange
-from durable.core.location import value_name
+from durable.core.location import escape, is_awaited, value_name
 from durable.core.message_claims import MessageClaims
 from durable.core.message_types import MessageTypes
 from durable.core.names.renames import names_of
@@ -38,6 +38,7 @@ from durable.core.records import (
     EntryKind,
     EntryRecord,
     EntryStatus,
+    EventsDropped,
     FailureRecord,
     GroupChange,
     HeldOver,
@@ -196,6 +197,8 @@ class Node:
             yield from node.walk()
 
 
+#: The states in which a run waits for no event.
+_OVER: Final = frozenset({*ENDED, RunState.ROLLING_BACK})
 #: The changes that concern only the entries of the same commit.
 _BESIDE_ENTRIES: Final = frozenset({SavedDetails, SavesForgotten, TagChange})
 
@@ -295,6 +298,10 @@ class Journal:
         self.taken = 0
         #: The moment of the schedule's tick that has started the run, as ISO 8601, from the input; None for other runs.
         self.scheduled_for: str | None = None
+        #: By queue, the waits for events that this pass has come to and that have got none.
+        self.awaited_events: dict[str, str] = {}
+        #: The history has waits for events that have got none.
+        self.has_awaited_events = False
         #: The newest published value of each name.
         self.values: dict[str, EntryRecord] = {}
         #: Entries of a newer release of durable, which this one cannot read.
@@ -318,6 +325,8 @@ class Journal:
                 environment.know_link(entry.data)
             if entry.kind == EntryKind.PUBLISH:
                 self._note_newest(entry)
+            if entry.kind == EntryKind.MESSAGE and "event" in entry.data and entry.status != EntryStatus.COMPLETED:
+                self.has_awaited_events = True
             newest = max(newest, entry.ordinal, entry.finished_ordinal or 0)
             if entry.ordinal > last:
                 last, newest_entry = entry.ordinal, entry
@@ -627,6 +636,8 @@ class Journal:
             if self._ends_crashes:
                 run = {**progressed(self.run), **(run or {})}
                 self._ends_crashes = False
+            if run is not None and self.has_awaited_events:
+                self._drop_events(pending, run, is_parked=park_change_seq is not None)
             self.slots_at.difference_update(pending.released_slots)
             now = self.environment.now()
             failure = None if run is None else failure_by(self.run, run, self.entry_at, now, self.environment.build)
@@ -651,6 +662,17 @@ class Journal:
                 failure=failure,
                 status=None if self.status is None or only is not None else self.status.take(self.run.fence),
             )
+
+    def _drop_events(self, pending: _Pending, run: RunPatch, *, is_parked: bool) -> None:
+        """End the waits for events that the run does not wait for any more: all at its end, or those of lost races."""
+        if run.get("state") in _OVER:
+            pending.changes[EventsDropped] = [EventsDropped()]
+        elif is_parked:
+            awaited = run.get("waiting_for", "")
+            gone = [each for each in self.awaited_events if not is_awaited(awaited, escape(each))]
+            if gone:
+                dropped = EventsDropped(tuple(map(self.awaited_events.pop, gone)))
+                pending.changes.setdefault(EventsDropped, []).append(dropped)
 
     def _failure_of_held(self, pending: _Pending, now: datetime) -> FailureRecord | None:
         """Return the failure to record because of a step that is held, None if none is new.

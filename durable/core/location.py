@@ -17,6 +17,8 @@ from durable.core.words import ENGLISH, Words, gettext_noop
 ANY_QUEUE = "*"
 #: How the queues of links begin. A wait for any queue does not wait for these.
 LINK_QUEUES = "durable.link:"
+#: How the queues of waits for events begin: they too belong to one wait, so what is true of a link's queue is of these.
+EVENT_QUEUES = f"{LINK_QUEUES}event:"
 ITERATION = gettext_noop("iteration {number}")
 #: In a pattern of locations, any iteration of a loop.
 ITERATION_PATTERN = "~"

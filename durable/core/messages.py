@@ -29,7 +29,7 @@ from durable.core.errors import (
     PayloadError,
     RunNotFoundError,
 )
-from durable.core.location import LINK_QUEUES, escape, unescape
+from durable.core.location import EVENT_QUEUES, LINK_QUEUES, escape, unescape
 from durable.core.message_claims import record_of
 from durable.core.places import REFUSED, message_key
 from durable.core.records import (
@@ -149,13 +149,13 @@ def receive_one(scope: Scope, wait: Wait) -> Operation:
         raise LinkTimeoutError(wait.name, unescape(wait.link.rpartition("/")[2]))
     if not entry.data["received"]:
         raise MessageTimeoutError(wait.name, wait.queues(entry))
-    return _opened(scope, wait, entry)[0]
+    return opened(scope, wait, entry)[0]
 
 
 def receive(scope: Scope, wait: Wait) -> Operation:
     """Return the records of up to `count` messages as soon as one has arrived; none when the deadline has passed."""
     entry = yield from _received(scope, wait)
-    return _opened(scope, wait, entry)
+    return opened(scope, wait, entry)
 
 
 def _received(scope: Scope, wait: Wait) -> Operation:
@@ -168,12 +168,12 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     is_new = entry is None
     if entry is None:
         _check_declared(scope, wait)
-        entry = _begin(scope, wait, scope.create(node, EntryKind.MESSAGE))
+        entry = begin_wait(scope, wait, scope.create(node, EntryKind.MESSAGE))
     queues = wait.queues(entry)
-    deadline = _deadline(entry)
+    deadline = deadline_of(entry)
     is_past = deadline is not None and deadline <= scope.environment.now()
     # Messages sent in time count, however late this worker is. A new wait takes every message that is there.
-    messages = yield from _take(scope, wait, queues, None if is_new or not is_past else deadline)
+    messages = yield from take(scope, wait, queues, None if is_new or not is_past else deadline)
     if not messages and not is_past:
         if is_new and scope.is_concurrent:
             yield SAVE
@@ -182,7 +182,13 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     if not messages and wait.link is not None and wait.until is not None and wait.until <= scope.environment.now():
         scope.journal.add(LinkClosed(wait.link_id))
         yield SAVE
-        messages = yield from _take(scope, wait, queues, None)  # an answer may have come until that commit
+        messages = yield from take(scope, wait, queues, None)  # an answer may have come until that commit
+    yield from take_in(scope, wait, entry, messages)
+    return entry
+
+
+def take_in(scope: Scope, wait: Wait, entry: EntryRecord, messages: list[Message]) -> Operation:
+    """Complete the wait with these messages, or with none."""
     messages, faults = _fitting(scope, wait, messages)
     records = [_record(each) for each in messages]
     if faults:
@@ -194,7 +200,6 @@ def _received(scope: Scope, wait: Wait) -> Operation:
         scope.journal.add(MessageCompleted(records[0]["id"], records[0][REFUSED], is_refused=True))
     yield SAVE
     scope.determinism.observe(entry)
-    return entry
 
 
 def _type_of(scope: Scope, wait: Wait, queue: str) -> Any:
@@ -348,7 +353,8 @@ def _settled_already(entry: EntryRecord, message_id: str) -> ValueError:
     return ValueError(f"message {message_id} has been {found} already; complete or refuse each message once")
 
 
-def _begin(scope: Scope, wait: Wait, entry: EntryRecord) -> EntryRecord:
+def begin_wait(scope: Scope, wait: Wait, entry: EntryRecord, **more: Any) -> EntryRecord:
+    """Write what the wait is into its entry, with `more` data."""
     deadline = wait.deadline(entry.created_at)
     scope.journal.mark(
         entry,
@@ -358,17 +364,19 @@ def _begin(scope: Scope, wait: Wait, entry: EntryRecord) -> EntryRecord:
             "deadline": None if deadline is None else deadline.isoformat(),
             "completable": wait.is_completable,
             **({} if wait.link is None else {"link": wait.link}),
+            **more,
         },
     )
     return entry
 
 
-def _deadline(entry: EntryRecord) -> datetime | None:
+def deadline_of(entry: EntryRecord) -> datetime | None:
+    """Return when the wait ends without a message."""
     text = entry.data.get("deadline")
     return datetime.fromisoformat(text) if text else None
 
 
-def _take(scope: Scope, wait: Wait, queues: Sequence[str], before: datetime | None) -> Operation:
+def take(scope: Scope, wait: Wait, queues: Sequence[str], before: datetime | None) -> Operation:
     """Claim messages for this wait: branches of one pass must not receive the same one."""
     claims = scope.journal.claims
     while True:
@@ -391,7 +399,8 @@ def _record(message: Message) -> dict[str, Any]:
     }
 
 
-def _opened(scope: Scope, wait: Wait, entry: EntryRecord) -> list[Received]:
+def opened(scope: Scope, wait: Wait, entry: EntryRecord) -> list[Received]:
+    """Return what the completed wait has received. Raises MessageBodyError for a body that does not fit."""
     for record in entry.data["received"]:
         if MISFIT in record:
             faults = [Fault(*each) for each in record[MISFIT]]
@@ -410,6 +419,10 @@ def check_queue_of_send(queue: str) -> None:
     """Raise TypeError or ValueError for what is no queue, and for the queue of a link: only its address answers it."""
     escape(queue)
     if queue.startswith(LINK_QUEUES):
+        if queue.startswith(EVENT_QUEUES):
+            raise ValueError(
+                f'"{queue[:64]}" is the queue of a wait for an event, which is published: durable.publish()'
+            )
         raise ValueError(f'"{queue[:64]}" is the queue of a link, which is answered by a POST to its address alone')
 
 

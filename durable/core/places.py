@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
     `field` is "input", "output", "arguments", "state", "saved", "chunk", "message" or "response". `where` is "" for the
     run's own values, the location for those of an entry or a branch, and `message_key` for a message's. An "input" with
-    a message's id is the input of a run that the message may still start.
+    a message's id is the input of a run that the message may still start. An "event" is the body of one, of no run.
     """
 
     run_id: str
@@ -38,6 +38,11 @@ def message_key(message_id: str, queue: str) -> str:
 def of_message(run_id: str, field: str, message_id: str, queue: str) -> Place:
     """Return the place of the "message" or the "response" of a message to this run."""
     return Place(run_id, field, message_key(message_id, queue))
+
+
+def of_event(name: str, event_id: str) -> Place:
+    """Return the place of the body of an event, which belongs to no run."""
+    return Place("", "event", message_key(event_id, name))
 
 
 def of_start(run_id: str, message_id: str) -> Place:

@@ -374,6 +374,51 @@ class LinkRecord:
     message_id: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """An event that was published: `id` is unique among the events of its `name`, `body` is codec text.
+
+    `number` orders the events of one name and key as their transactions have committed; 0 before it is stored.
+    `delivered` counts the waits that got it. `is_open`: there may be waits that have not got it yet.
+    """
+
+    id: str
+    name: str
+    key: str
+    body: str
+    published_at: datetime
+    number: int = 0
+    delivered: int = 0
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedEvent:
+    """A run's wait for an event; also a change of a commit: the wait exists from then on. Its `queue` gets the event.
+
+    It gets the first event of this name and key with a number above `after`: one that was committed after the wait had
+    begun. With `since`, an earlier one too that was published at that moment or later and has a number above `seen`,
+    the last that the same operation has got.
+    """
+
+    id: str
+    run_id: str
+    location: str
+    queue: str
+    name: str
+    key: str
+    after: int
+    since: datetime | None = None
+    seen: int = 0
+
+    def takes(self, event: EventRecord) -> bool:
+        """Return whether the wait gets this event, if no earlier one."""
+        if (event.name, event.key) != (self.name, self.key):
+            return False
+        is_recent = self.since is not None and event.published_at >= self.since and event.number > self.seen
+        return is_recent or event.number > self.after
+
+
 class WhenParentEnds(StrEnum):
     """What happens to an open child when its parent ends. The values are stored."""
 
@@ -622,8 +667,14 @@ class LinkClosed(NamedTuple):
     link_id: str
 
 
-#: Changes by class, in their order within a class. Besides those above: AttemptRecord, OutgoingMessage, ChildStart,
-#: GroupChange, SavedDetails and TagChange.
+class EventsDropped(NamedTuple):
+    """A change of a commit: these waits for events get none any more; without ids, no wait of the run does."""
+
+    ids: tuple[str, ...] = ()
+
+
+#: Changes by class, in their order within a class. Besides those above: AttemptRecord, AwaitedEvent, ChildStart,
+#: GroupChange, OutgoingMessage, SavedDetails and TagChange.
 Changes = dict[type, list[Any]]
 
 C = TypeVar("C")

@@ -67,6 +67,10 @@ class WorkflowDefinition(Protocol):
         """The function to call in the commit that ends a run; None for none."""
 
     @property
+    def on(self) -> str | None:
+        """The name of the event that starts its runs; None for none."""
+
+    @property
     def is_quiet(self) -> bool:
         """True if lists of runs omit its runs, unless they have failed or are asked for."""
 

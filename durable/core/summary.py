@@ -162,7 +162,8 @@ class Summary(str):
         """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
         return self.kind is SummaryKind.HANDLER_BACKOFF or any(
-            each["kind"] not in ("asleep", "answering", "mapping", *_HELD, *_ALONE, *_ALONE.values()) for each in doing
+            each["kind"] not in ("asleep", "answering", "event", "mapping", *_HELD, *_ALONE, *_ALONE.values())
+            for each in doing
         )
 
     @property
@@ -231,6 +232,11 @@ def asleep(location: str) -> Doing:
 def answering(location: str) -> Doing:
     """A wait for the answer of the link at this location."""
     return {"kind": "answering", "location": location}
+
+
+def awaiting_event(location: str, event: str, key: str) -> Doing:
+    """A wait at this location for an event."""
+    return {"kind": "event", "location": location, "event": event, "key": key}
 
 
 def awaiting(location: str, child_id: str) -> Doing:
@@ -378,6 +384,7 @@ def _held(words: Words, workflow: str, by: str, reason: str) -> str:
 _DOING: Final[Mapping[str, str]] = {
     "asleep": gettext_noop('asleep in "{location}"'),
     "answering": gettext_noop('waiting for the answer of link "{location}"'),
+    "event": gettext_noop("waiting for event {event}, key {key}"),
     _AWAITING: gettext_noop('waiting for child "{child}"'),
     _IN_LINE: gettext_noop("number {place} in line for {limit} ({held} of {at_once} held)"),
     _RATED: gettext_noop("rate {limit}, {before} before it"),

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.db import InternalError
@@ -41,6 +42,7 @@ from durable.core.errors import (
     RunNotFoundError,
     UnknownLimitError,
 )
+from durable.core.events import TakeEvent, delivery
 from durable.core.ids import new_id
 from durable.core.journal import Event, Journal
 from durable.core.limits.rates import LimitClosing, Reservation
@@ -267,6 +269,15 @@ class CommitSession:
         if tell is not None:  # in the asking thread, so that a slow receiver does not delay other branches
             tell(self, question, answer)
         return answer
+
+    def _take_event(self, asked: TakeEvent) -> bool:
+        """Give a wait of the run the event that is there for it; return whether there was one."""
+        with self._answering():
+            event = self._store.due_event(asked.wait_id, asked.before)
+            if event is None:
+                return False
+            number, _ = self._store.deliver(event, 1, partial(delivery, copied=self._copied), asked.wait_id)
+            return bool(number)
 
     def _acquire(self, asked: Acquire) -> Admission:
         """Take slots for the run, or a place in the line of one."""
@@ -601,6 +612,7 @@ CHANGES: Final[dict[type[Ask], _Change]] = {
     UndoChild: _Change(CommitSession._undo_child),
     RecoverChild: _Change(CommitSession._recover_child),
     Supersede: _Change(CommitSession._supersede),
+    TakeEvent: _Change(CommitSession._take_event),
 }
 
 

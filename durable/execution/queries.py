@@ -16,6 +16,7 @@ from durable.core.children.entries import open_group, waits_for
 from durable.core.children.questions import KeyOwner, PeekChild, PeekGroup, PeekKey, PeekMembers, PeekTaken
 from durable.core.control_flow import PassAborted
 from durable.core.effects import Ask
+from durable.core.events import PeekEvents
 from durable.core.limits.slots import Ancestor, Deadlock, PeekDeadlock, find
 from durable.core.links import Address, PeekAddress
 from durable.core.location import ANY_QUEUE, child_token, is_awaited
@@ -89,6 +90,9 @@ class PassQueries:
     def _address(self, _asked: PeekAddress) -> Address:
         return link_tokens.address(in_test=runtime.is_replaced())
 
+    def _newest_event(self, asked: PeekEvents) -> int:
+        return self._store.newest_event(asked.name, asked.key)
+
     def _deadlock(self, asked: PeekDeadlock) -> Deadlock | None:
         family = self._family()
         slots = self._store.slots([each.run_id for each in family])
@@ -144,6 +148,7 @@ _ANSWERS: Final[dict[type[Ask], Callable[[PassQueries, Any], Any]]] = {
     PeekTags: PassQueries._tags,
     PeekDeadlock: PassQueries._deadlock,
     PeekAddress: PassQueries._address,
+    PeekEvents: PassQueries._newest_event,
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
+from django.utils.translation import gettext_lazy, ngettext, pgettext, pgettext_lazy
 
 from durable.core.children.entries import AGAIN
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
@@ -26,7 +26,7 @@ from durable.core.records import LINK_INTERNAL, EntryKind, EntryStatus
 from durable.core.steps import SUMMARY, UNCOUNTED
 from durable.core.tags import PRUNED
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
-from durable.inspection.humanize import moment, thousands
+from durable.inspection.humanize import moment, span, thousands
 from durable.inspection.links import links_of
 from durable.inspection.payloads import PAGE_BYTES, TooLarge, payload, read_within, redacted, redacted_traceback
 from durable.inspection.reading import read_alias
@@ -56,6 +56,8 @@ def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
     facts = _without(data, *_VALUES.get(EntryKind(entry.kind), ()))
     if entry.kind == EntryKind.MESSAGE:
         facts["received"] = [_received(each) for each in data.get("received", ())]
+    if entry.kind == EntryKind.MESSAGE and "event" in data:
+        facts = {**_without(facts, "names"), "event": _without(data["event"], "id", "run")}
     if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
         branches = data.get("branches", {})
         facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
@@ -234,6 +236,12 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
         return
     if entry.kind == EntryKind.MESSAGE and (place := data.get("link")) is not None:
         yield _("answer of link"), display_location(place)
+        data = _without(data, "names", "count")
+    if entry.kind == EntryKind.MESSAGE and (awaited := data.get("event")) is not None:
+        yield _("event"), str(awaited["name"])
+        yield pgettext("of an event", "key"), str(awaited["key"])
+        if "within" in awaited:
+            yield _("or published before, within"), span(float(awaited["within"]))
         data = _without(data, "names", "count")
     for name in _PLAIN.get(entry.kind, ()):
         if (value := data.get(name)) not in (None, "", []):

@@ -70,6 +70,13 @@ def refuse_schedules_if_limited() -> None:
         raise ProblemError("permission-denied", 403, detail)
 
 
+def refuse_events_if_limited() -> None:
+    """Raise a problem if users may see only some runs: an event reaches runs of everybody."""
+    if is_limited():
+        detail = "Events reach runs of everybody: they cannot be published where API_RUNS limits the runs of users."
+        raise ProblemError("permission-denied", 403, detail)
+
+
 def visible_runs(request: HasUser) -> RunQuerySet:
     """Return the runs that this user may see."""
     return _RULE.runs(request)

@@ -263,6 +263,12 @@ class MessageReference(Shape):
     run: str
 
 
+class EventReference(Shape):
+    """The id of an event that was published."""
+
+    id: str
+
+
 class MessagePage(Shape):
     """A page of an inbox, in the order of the messages."""
 

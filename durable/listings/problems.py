@@ -19,6 +19,7 @@ from durable.conf import conf
 from durable.core.errors import (
     DurableError,
     EntryNotFoundError,
+    EventConflictError,
     InvalidTransitionError,
     KeyConflictError,
     MessageConflictError,
@@ -206,6 +207,7 @@ _PROBLEMS: Final[tuple[tuple[type[Exception], Callable[[Any], Problem]], ...]] =
     (RunConflictError, problem_with("id-taken", 409)),
     (MessageNotPendingError, problem_with("message-not-pending", 409)),
     (MessageConflictError, problem_with("id-taken", 409)),
+    (EventConflictError, problem_with("id-taken", 409)),
     (MessageNotAcceptedError, _not_accepted),
     (MessageRefusedError, problem_with("message-refused", 409, "reason")),
     (StalePlanError, problem_with("plan-stale", 409, "location")),

@@ -7,7 +7,7 @@ only through `durable.operations`.
 from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.children import Cascade, Child, ChildGroup, ChildReader, GroupTally, Turn
 from durable.models.history import Attempt, Entry, EntryMetadata, HistoryCount, RunStatus, StepSave
-from durable.models.inbox import IdempotencyKey, KeyedSend, Link, QueueMessage, RunKey
+from durable.models.inbox import Event, EventKey, EventWait, IdempotencyKey, KeyedSend, Link, QueueMessage, RunKey
 from durable.models.limits import Limit, LimitKey, RateKey, RateLimit, Reservation, Slot, SlotNote
 from durable.models.operators import (
     AlertState,
@@ -38,6 +38,9 @@ __all__ = [
     "DatabaseMark",
     "Entry",
     "EntryMetadata",
+    "Event",
+    "EventKey",
+    "EventWait",
     "Failure",
     "GroupTally",
     "HeldStart",

@@ -1,15 +1,17 @@
-"""Input of a run from outside: messages, starts and sends by key, and requests that may be repeated.
+"""Input of a run from outside: messages, links, events, starts and sends by key, and requests that may be repeated.
 
-Side tables: a run that was started without a key has no row.
+Side tables: a run that was started without a key, and one that waits for no event, has no row.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from django.db import models
 from django.db.models import Q
 
 from durable.core.ids import MAX_ID
-from durable.core.records import KeyRecord, MessageState
+from durable.core.records import AwaitedEvent, EventRecord, KeyRecord, MessageState
 from durable.models.rows import JSONTextField, MomentField, NameField, QueueField, Row, SafeTextField, choices
 from durable.models.run import Run
 
@@ -174,3 +176,100 @@ class IdempotencyKey(Row):
 
     def __str__(self) -> str:
         return self.key
+
+
+_EVENT_NAME: Final = 128  # characters
+
+
+class EventKey(Row):
+    """A name and a key under which something was published.
+
+    A publisher locks the row until it commits. So the numbers of the events of one key are in the order of commits.
+    """
+
+    name = NameField[str, str](max_length=_EVENT_NAME)
+    key = NameField[str, str](max_length=MAX_ID)
+
+    class Meta:
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["name", "key"], name="durable_eventkey_once")]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.key}"
+
+
+class Event(Row):
+    """An event that was published (`durable.core.records.EventRecord`). Its number is the primary key."""
+
+    name = NameField[str, str](max_length=_EVENT_NAME)
+    key = NameField[str, str](max_length=MAX_ID)
+    event_id = NameField[str, str](max_length=MAX_ID)
+    body = SafeTextField[str, str]()
+    published_at = models.DateTimeField()
+    delivered = models.IntegerField(default=0)
+    is_open = models.BooleanField(default=True)
+
+    class Meta:
+        default_permissions = ()
+        indexes = [
+            models.Index(fields=["name", "key", "id"], name="durable_event_of_key"),
+            models.Index(fields=["published_at"], name="durable_event_oldest"),
+            models.Index(fields=["id"], condition=Q(is_open=True), name="durable_event_open"),
+        ]
+        constraints = [models.UniqueConstraint(fields=["name", "event_id"], name="durable_event_once")]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.event_id}"
+
+    @property
+    def record(self) -> EventRecord:
+        """The event as the engine's record."""
+        return EventRecord(
+            id=self.event_id,
+            name=self.name,
+            key=self.key,
+            body=self.body,
+            published_at=self.published_at,
+            number=self.pk,
+            delivered=self.delivered,
+            is_open=self.is_open,
+        )
+
+
+class EventWait(Row):
+    """A run's wait for an event (`durable.core.records.AwaitedEvent`). The event's delivery deletes the row."""
+
+    id = NameField[str, str](primary_key=True, max_length=64)
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="event_waits", db_index=False)
+    location = NameField[str, str](max_length=1024)
+    queue = QueueField[str, str](max_length=768)
+    name = NameField[str, str](max_length=_EVENT_NAME)
+    key = NameField[str, str](max_length=MAX_ID)
+    after = models.BigIntegerField()
+    since = MomentField(null=True, blank=True)
+    seen = models.BigIntegerField(default=0)
+
+    class Meta:
+        default_permissions = ()
+        indexes = [
+            models.Index(fields=["name", "key", "after"], name="durable_eventwait_of_key"),
+            models.Index(fields=["run"], name="durable_eventwait_of_run"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run_id}: {self.name}"
+
+    @property
+    def record(self) -> AwaitedEvent:
+        """The wait as the engine's record."""
+        return AwaitedEvent(
+            id=self.id,
+            run_id=self.run_id,
+            location=self.location,
+            queue=self.queue,
+            name=self.name,
+            key=self.key,
+            after=self.after,
+            since=self.since,
+            seen=self.seen,
+        )

@@ -29,6 +29,7 @@ from durable.core.current import running_run
 from durable.core.errors import (
     DurableError,
     EntryNotFoundError,
+    EventConflictError,
     MessageConflictError,
     MessageNotAcceptedError,
     MessageNotPendingError,
@@ -63,6 +64,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "start": "start_run",
     "restart": "start_run",
     "send": "operate_run",
+    "publish": "operate_run",
     "ask": "operate_run",
     "delete_message": "operate_run",
     "move_message": "operate_run",
@@ -120,6 +122,7 @@ def needed_by(action: str) -> tuple[str, ...]:
 
 #: Descriptions of actions that are not about a run.
 _ACTS: Final[Mapping[str, str]] = {
+    "publish": gettext_noop("publish an event"),
     "pause_queue": gettext_noop("pause a queue"),
     "resume_queue": gettext_noop("resume a queue"),
     "hold_starts": gettext_noop("hold the new starts of a workflow"),
@@ -404,7 +407,7 @@ _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], ActionOutcome], ...] = (
     ((OperationDeniedError,), ActionOutcome.DENIED),
     ((StaleRunError, StalePlanError, StaleScheduleError), ActionOutcome.STALE),
     ((RunNotFoundError, EntryNotFoundError, MessageNotPendingError, ScheduleNotFoundError), ActionOutcome.MISSING),
-    ((RunConflictError, MessageConflictError), ActionOutcome.CONFLICT),
+    ((RunConflictError, MessageConflictError, EventConflictError), ActionOutcome.CONFLICT),
     ((PayloadError, MessageNotAcceptedError, ValueError, TypeError), ActionOutcome.INVALID),
     ((DurableError,), ActionOutcome.REFUSED),
 )

@@ -20,10 +20,12 @@ from durable.core.records import (
     Activity,
     AskedOfActivity,
     AttemptRecord,
+    AwaitedEvent,
     Batch,
     ChildRecord,
     Committed,
     EntryRecord,
+    EventRecord,
     FailureRecord,
     GroupRecord,
     Hold,
@@ -441,6 +443,50 @@ class Store(Protocol):
 
     def use_link(self, link: LinkRecord, message_id: str, now: datetime) -> None:
         """Note that an answer has come by this link. The caller has locked the run's row."""
+
+    # -- events
+
+    def put_event(self, event: EventRecord) -> tuple[EventRecord, bool]:
+        """Store an event, unless one of its name has its id. Return the stored one, and whether it is new.
+
+        Locks the row of its name and key until the transaction ends, before it gets its number. Nothing is delivered.
+        """
+
+    def newest_event(self, name: str, key: str) -> int:
+        """Return the number of the newest event of this name and key; 0 for none."""
+
+    def due_event(self, wait_id: str, before: datetime | None = None) -> EventRecord | None:
+        """Return the event that this wait gets, of those published before `before`.
+
+        None if there is none, and if the wait is no more: it has got one, or was dropped.
+        """
+
+    def deliver(
+        self,
+        event: EventRecord,
+        most: int,
+        message_of: Callable[[EventRecord, AwaitedEvent], OutgoingMessage],
+        wait_id: str | None = None,
+    ) -> tuple[int, frozenset[str]]:
+        """Give an event to up to `most` waits that get it, or to this wait alone: delete them, and send the messages.
+
+        Return how many have got it, and the queues to notify. Locks the runs, the youngest first, before it looks again
+        which waits are left. Of many, runs that another transaction has locked are left for the next call; for few it
+        waits a short time, and raises `RowsLocked`. Waits of ended runs are deleted. The event's row counts its
+        deliveries.
+        """
+
+    def close_event(self, event: EventRecord) -> bool:
+        """Note that all waits have got the event. Return False, and change nothing, if some have not."""
+
+    def open_events(self, most: int) -> list[EventRecord]:
+        """Return the oldest events that may not have reached all waits."""
+
+    def forget_events(self, before: datetime, most: int) -> int:
+        """Delete up to `most` events that were published before this moment and have reached all waits.
+
+        Return how many. Keys without events and waits of ended runs are deleted too.
+        """
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""

@@ -21,12 +21,14 @@ from django.db.models import Count, Exists, OuterRef, Q
 from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
+from durable.core.location import EVENT_QUEUES
 from durable.core.new_runs import LOADED, Subject, key_of
 from durable.core.records import (
     ENDED,
     ActionRecord,
     AskedOfActivity,
     AttemptRecord,
+    AwaitedEvent,
     Batch,
     ChildRecord,
     ChildStart,
@@ -35,6 +37,8 @@ from durable.core.records import (
     EntryKind,
     EntryRecord,
     EntryStatus,
+    EventRecord,
+    EventsDropped,
     FailureRecord,
     GroupChange,
     HeldOver,
@@ -45,6 +49,7 @@ from durable.core.records import (
     LinkOpened,
     LinkRecord,
     Message,
+    OutgoingMessage,
     RunChange,
     RunRecord,
     RunState,
@@ -80,14 +85,14 @@ from durable.store.base import ChildIdTaken, ChildKeyTaken
 from durable.store.rules import families, lines, row_rules
 from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
-from durable.store.tables import activities, keys, links, ranks, slots, surveys
+from durable.store.tables import activities, events, keys, links, ranks, slots, surveys
 from durable.store.tables import subjects as side_subjects
 from durable.store.tables import tags as side_tags
 from durable.store.tables.families import DatabaseFamilies
 from durable.store.tables.rates import DatabaseRates
 from durable.store.tables.rows import ATTEMPT, CHILD, ENTRY, ENTRY_LOOKUPS, MESSAGE, METADATA, RUN
 from durable.store.tables.surveys import RowSurveyor
-from durable.store.transactions import RowsLocked, committed_or_raised
+from durable.store.transactions import RowsLocked, committed_or_raised, or_locked
 
 _AT_ONCE: Final = 1_000  # rows of one statement
 
@@ -156,6 +161,9 @@ class DatabaseStore(RateStore, FamilyStore):
     @abstractmethod
     def load(self, run_id: str) -> History: ...
 
+    @abstractmethod
+    def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]: ...
+
     # -- verbs
 
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
@@ -222,6 +230,8 @@ class DatabaseStore(RateStore, FamilyStore):
             if change.deleted:
                 activities.forget_saves(self.alias, run_id, change.deleted)
                 slots.forget(self.alias, run_id, change.deleted)
+            if EVENT_QUEUES in run.waiting_for:
+                self._drop_events(run_id, after, change.deleted)
             if after.state == RunState.PAUSED:
                 slots.note_pause(self.alias, run_id)
             if after.queue != run.queue:
@@ -421,6 +431,10 @@ class DatabaseStore(RateStore, FamilyStore):
             links.open_links(self.alias, batch.run_id, opened, batch.now)
         if closed := batch.of(LinkClosed):
             links.close_links(self.alias, batch.run_id, closed, batch.now)
+        if awaited := batch.of(AwaitedEvent):
+            events.put_waits(self.alias, awaited)
+        if dropped := batch.of(EventsDropped):
+            events.drop(self.alias, batch.run_id, dropped)
 
     @abstractmethod
     def acquire(
@@ -604,6 +618,49 @@ class DatabaseStore(RateStore, FamilyStore):
 
     def use_link(self, link: LinkRecord, message_id: str, now: datetime) -> None:
         links.use(self.alias, link, message_id, now)
+
+    # -- events
+
+    def put_event(self, event: EventRecord) -> tuple[EventRecord, bool]:
+        with self._writing():
+            return events.put(self.alias, event)
+
+    def newest_event(self, name: str, key: str) -> int:
+        return events.newest(self.alias, name, key)
+
+    def due_event(self, wait_id: str, before: datetime | None = None) -> EventRecord | None:
+        return events.due(self.alias, wait_id, before)
+
+    def deliver(
+        self,
+        event: EventRecord,
+        most: int,
+        message_of: Callable[[EventRecord, AwaitedEvent], OutgoingMessage],
+        wait_id: str | None = None,
+    ) -> tuple[int, frozenset[str]]:
+        with or_locked(), self._writing():
+            taken = events.take(self.alias, event, most, wait_id)
+            if not taken:
+                return 0, frozenset()
+            events.count(self.alias, event, len(taken))
+            _, queues = self.send([message_of(event, each) for each in taken])
+            return len(taken), queues
+
+    def close_event(self, event: EventRecord) -> bool:
+        return events.close(self.alias, event)
+
+    def open_events(self, most: int) -> list[EventRecord]:
+        return events.still_open(self.alias, most)
+
+    def forget_events(self, before: datetime, most: int) -> int:
+        return events.forget(self.alias, before, most)
+
+    def _drop_events(self, run_id: str, after: RunRecord, deleted: Sequence[str]) -> None:
+        """End the waits for events that a verb ends: all at the run's end, or those whose entries it deletes."""
+        if after.state in ENDED or after.state == RunState.ROLLING_BACK:
+            events.drop(self.alias, run_id, [EventsDropped()])
+        elif deleted:
+            events.drop_at(self.alias, run_id, deleted)
 
     # -- the audit log
 

@@ -36,6 +36,7 @@ from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.handles import Handle
 from durable.operations import ends
+from durable.operations.events import publish
 from durable.operations.schedules.tick import next_due, tick_due
 from durable.operations.settle import NOTHING
 from durable.runtime import Runtime
@@ -226,6 +227,12 @@ class Harness(AsyncTwins):
         self._require_force()
         with running_workflow(None):
             return operations.send(_id(run_id), queue, body, idempotency_id=id).id
+
+    def publish(self, event: str, body: Any = None, *, key: str, id: str | None = None) -> str:
+        """Publish an event, and return its id. Runs that wait for it are due then; nothing runs yet."""
+        self._require_force()
+        with running_workflow(None):
+            return publish(event, body, key=key, id=id).id
 
     def run(self, run_id: str | Handle) -> Pass:
         """Execute one pass of the run, due or not, and return its state. A paused or ended run stays as it is."""

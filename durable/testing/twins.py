@@ -34,6 +34,10 @@ class AsyncTwins:
         """`send`, from an async test."""
         return await run_sync(lambda: self.send(run_id, queue, body, id=id))
 
+    async def apublish(self: Harness, event: str, body: Any = None, *, key: str, id: str | None = None) -> str:  # type: ignore[misc]  # as above
+        """`publish`, from an async test."""
+        return await run_sync(lambda: self.publish(event, body, key=key, id=id))
+
     async def aopen_link(  # type: ignore[misc]  # as above
         self: Harness, link_url: str, body: bytes | str = b"", headers: Mapping[str, str] | None = None
     ) -> HttpResponse:

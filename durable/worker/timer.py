@@ -40,6 +40,7 @@ from durable.core.names.renames import names_of_queue
 from durable.core.records import ActionRecord, RunState
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.notifier import channel, notify, redis_clients, registry
+from durable.operations.events import FORGOTTEN_AT_ONCE, deliver_open, forget_old
 from durable.operations.schedules.tick import next_look, tick_due
 from durable.retention import Policy, Pruned, Pruner, RetentionError, note_progress
 from durable.rollups import Roller
@@ -64,6 +65,7 @@ PRUNE_EVERY: Final = 60.0
 # The most seconds of one sweep spent on resuming held runs, and how many are resumed at a time.
 RELEASE_FOR: Final = 2.0
 CASCADE_FOR: Final = 2.0  # the most seconds of a sweep spent on cancelling the children of ended runs
+DELIVER_FOR: Final = 2.0  # the most seconds of a sweep spent on giving events to the runs that wait
 RELEASE_AT_ONCE: Final = 100
 MOST_MET: Final = 1_000  # remembered names of queues that no workflow names
 # Seconds between two audit rows about pruning, so that the log grows by at most one row an hour.
@@ -251,6 +253,7 @@ class Sweep(Periodic):
         for queue in self.store.due_queues(now):
             notify.notify_of_found(queue, force=True)
         registry.record(now, worker_name())
+        deliver_open(min(DELIVER_FOR, conf.SWEEP_INTERVAL / 2))
         self._roller.look(now)
         self._prune(now)
         self._log(now)
@@ -314,6 +317,8 @@ class Sweep(Periodic):
         self._next_search = time.monotonic() + PRUNE_EVERY
         presence.forget_dead(now)
         channel.end_stuck_listeners()
+        while forget_old() == FORGOTTEN_AT_ONCE and time.monotonic() < self._next_search - PRUNE_EVERY + PRUNE_FOR:
+            pass
         for run in self.store.give_up_idle_slots(now, RELEASE_AT_ONCE):
             text = "run %s slept with slots that are for its passes alone: they are given up, and the run is woken"
             logger.warning(text, run.id, extra={"run_id": run.id, "workflow": run.workflow})

@@ -100,6 +100,7 @@ WRITES: Mapping[str, Address] = {
     "bulk-plan": Address((), VIEW | {"operate_run"}, body={"verb": "pause", "ids": ["a"]}),
     "bulks": _verb("operate_run", verb="pause", ids=["a"]),
     "restored": _verb("change_databasemark", "main", how="go_on"),
+    "publish": _verb("operate_run", event="order.paid", key="7", body={"id": 7}),
     "hold": _verb("hold_workflow", *FLOW),
     "release": _verb("hold_workflow", *FLOW),
     "pause-queue": _verb("pause_queue", *QUEUE),

@@ -20,7 +20,7 @@ from durable.models import OperatorAction, QueueMessage, Run
 from durable.operations.bulk import BULK_OPTIONS
 from tests.cli import workflows
 from tests.cli.conftest import Shell, Stage, state
-from tests.cli.workflows import approving, asked, compensated, echo, failing, napping, refusing, steps, typed
+from tests.cli.workflows import approving, asked, compensated, echo, failing, napping, paid, refusing, steps, typed
 
 pytestmark = pytest.mark.usefixtures("stage")
 
@@ -338,6 +338,18 @@ class TestMessages:
         assert done.out == f"{QueueMessage.objects.get().id}\n"
         assert stage.settle("one").state == "completed"
         assert get_run("one").output == {"by": 7}
+
+    def test_publish(self, shell: Shell, stage: Stage) -> None:
+        stage.start(paid, id="one")
+        stage.settle("one")
+        done = shell("publish", "order.paid", '{"by": 7}', "--key", "7", "--id", "payment-7")
+        assert (done.status, done.out) == (0, "payment-7\n")
+        assert stage.settle("one").state == "completed"
+        assert get_run("one").output == {"by": 7}
+        assert shell("publish", "order.paid", '{"by": 7}', "--key", "7", "--id", "payment-7").status == 0
+        done = shell("publish", "order.paid", '{"by": 8}', "--key", "7", "--id", "payment-7")
+        assert (done.status, "with another body" in done.err) == (1, True)
+        assert shell("publish", "order.paid", "--key", "").status == 2
 
     def test_a_message_that_the_workflow_does_not_declare_is_refused(self, shell: Shell, stage: Stage) -> None:
         stage.start(typed, id="one")

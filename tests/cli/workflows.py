@@ -54,6 +54,11 @@ def approving(ctx: Context) -> Any:
     return ctx.queue.next("approval", names=["approved", "rejected"], timeout="2 days").body
 
 
+@workflow(name="cli.paid")
+def paid(ctx: Context) -> Any:
+    return ctx.event("paid", "order.paid", key="7")
+
+
 @workflow(name="cli.asked")
 def asked(ctx: Context) -> None:
     message = ctx.queue.next("question", names=["quote"], completable=True)

@@ -58,6 +58,7 @@ def test_a_name_is_asked_for_only_when_it_is_needed() -> None:
         messages: MessageTypes | None = None
         is_quiet: bool = False
         on_end: EndFunction | None = None
+        on: str | None = None
         when_exhausted: WhenExhausted = "fail"
         label: str | None = None
 

@@ -186,6 +186,7 @@ STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]
     "docs/guides/transactions.md": _models,
     "docs/index.md": _services,
     "docs/guides/once.md": _in_one_harness,
+    "docs/guides/events.md": _in_one_harness,
     "docs/guides/webhooks.md": _in_one_harness,
     "docs/reference/examples/context.md": _in_one_harness,
     "docs/reference/examples/errors.md": _in_one_harness,

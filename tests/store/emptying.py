@@ -20,6 +20,9 @@ from durable.models import (
     ChildReader,
     Entry,
     EntryMetadata,
+    Event,
+    EventKey,
+    EventWait,
     Failure,
     GroupTally,
     HeldStart,
@@ -71,7 +74,7 @@ TABLES: Final = tuple(
             Lane,
             Share,
         ),
-        *(KeyedSend, Link, WorkflowEnd, Run),
+        *(Event, EventKey, EventWait, KeyedSend, Link, WorkflowEnd, Run),
     )
 )
 

@@ -29,4 +29,5 @@ class Definition:
     messages: MessageTypes | None = None
     is_quiet: bool = False
     on_end: EndFunction | None = None
+    on: str | None = None
     when_exhausted: WhenExhausted = "fail"

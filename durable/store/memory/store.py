@@ -28,6 +28,7 @@ from durable.core.records import (
     Activity,
     AskedOfActivity,
     AttemptRecord,
+    AwaitedEvent,
     Batch,
     ChildRecord,
     ChildrenDropped,
@@ -37,6 +38,8 @@ from durable.core.records import (
     EntryKind,
     EntryRecord,
     EntryStatus,
+    EventRecord,
+    EventsDropped,
     FailureRecord,
     GroupChange,
     HeldOver,
@@ -68,7 +71,7 @@ from durable.store import ends
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
 from durable.store.memory.families import MemoryFamilies
 from durable.store.memory.limits import MemoryRates, MemorySlots, MemorySlotTable, sweep
-from durable.store.memory.tables import MemoryActivities, MemoryHolds, MemoryKeys, MemoryRanks, MemoryTags
+from durable.store.memory.tables import MemoryActivities, MemoryEvents, MemoryHolds, MemoryKeys, MemoryRanks, MemoryTags
 from durable.store.rules import families, lines, row_rules
 from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
@@ -95,6 +98,7 @@ Tables = tuple[
     dict[str, StatusRecord],
     dict[str, tuple[Subject, ...]],
     dict[str, LinkRecord],
+    MemoryEvents,
 ]
 
 
@@ -140,6 +144,7 @@ class MemoryStore(RateStore, FamilyStore):
         self._statuses: dict[str, StatusRecord] = {}
         self._subjects: dict[str, tuple[Subject, ...]] = {}
         self._links: dict[str, LinkRecord] = {}  # by the hash of the token
+        self._events = MemoryEvents()
 
     def _writing(self) -> AbstractContextManager[object]:
         return self._lock
@@ -408,6 +413,10 @@ class MemoryStore(RateStore, FamilyStore):
             families.end_children(self._families, after, at)
         for location in change.deleted:
             self._saved.pop((run_id, location), None)
+        if after.state in ENDED or after.state == RunState.ROLLING_BACK:
+            self._events.drop(run_id, ())
+        for location in change.deleted:
+            self._events.drop_at(run_id, location)
         if change.deleted:
             self._slot_table.give_up(run_id, locations=change.deleted)
         if after.state == RunState.PAUSED:
@@ -499,6 +508,52 @@ class MemoryStore(RateStore, FamilyStore):
 
     def learn_queues(self) -> None:
         """Do nothing, for the same reason."""
+
+    # -- events
+
+    def put_event(self, event: EventRecord) -> tuple[EventRecord, bool]:
+        with self._lock:
+            return self._events.put(event)
+
+    def newest_event(self, name: str, key: str) -> int:
+        with self._lock:
+            return max((each.number for each in self._events.of(name, key)), default=0)
+
+    def due_event(self, wait_id: str, before: datetime | None = None) -> EventRecord | None:
+        with self._lock:
+            wait = self._events.waits.get(wait_id)
+            found = [] if wait is None else self._events.of(wait.name, wait.key)
+            due = (each for each in found if wait is not None and wait.takes(each))
+            return next((each for each in due if before is None or each.published_at < before), None)
+
+    def deliver(
+        self,
+        event: EventRecord,
+        most: int,
+        message_of: Callable[[EventRecord, AwaitedEvent], OutgoingMessage],
+        wait_id: str | None = None,
+    ) -> tuple[int, frozenset[str]]:
+        with self._lock:
+            found = self._events.take(event, most, wait_id)
+            taken = [each for each in found if self._runs[each.run_id].state not in ENDED]
+            self._events.count(event, len(taken))
+            _, queues = self.send([message_of(event, each) for each in taken])
+            return len(taken), queues
+
+    def close_event(self, event: EventRecord) -> bool:
+        with self._lock:
+            return self._events.close(event)
+
+    def open_events(self, most: int) -> list[EventRecord]:
+        with self._lock:
+            return [each for each in self._events.all() if each.is_open][:most]
+
+    def forget_events(self, before: datetime, most: int) -> int:
+        with self._lock:
+            ended = [each.id for each in self._events.waits.values() if self._runs[each.run_id].state in ENDED]
+            for wait_id in ended[:most]:
+                del self._events.waits[wait_id]
+            return self._events.forget(before, most)
 
     # -- the audit log
 
@@ -647,6 +702,10 @@ class MemoryStore(RateStore, FamilyStore):
                 self._open_link(run.id, opened, batch.now)
             for closed in batch.of(LinkClosed):
                 self._close_link(run.id, closed, batch.now)
+            for awaited in batch.of(AwaitedEvent):
+                self._events.waits.setdefault(awaited.id, awaited)
+            for gone in batch.of(EventsDropped):
+                self._events.drop(run.id, gone.ids)
             if batch.worked is not None and run.id in self._limits:
                 self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
             queues = self._send_from(run.id, sends) | self._start(starts) | self._woken_parent(batch)
@@ -1026,6 +1085,7 @@ class MemoryStore(RateStore, FamilyStore):
             dict(self._statuses),
             dict(self._subjects),
             dict(self._links),
+            self._events.copied(),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -1049,6 +1109,7 @@ class MemoryStore(RateStore, FamilyStore):
             self._statuses,
             self._subjects,
             self._links,
+            self._events,
         ) = tables
         self._runs.clear()  # other tables refer to this mapping
         self._runs.update(runs)

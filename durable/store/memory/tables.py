@@ -17,6 +17,8 @@ from durable.core.records import (
     ENDED,
     Activity,
     AskedOfActivity,
+    AwaitedEvent,
+    EventRecord,
     Hold,
     HoldKind,
     KeyedSend,
@@ -284,6 +286,76 @@ class MemoryTags:
         """Set tags of a run; None takes one away."""
         changed = {**self._tags.get(run_id, {}), **tags}
         self._tags[run_id] = {name: value for name, value in changed.items() if value is not None}
+
+
+@dataclass(slots=True)
+class MemoryEvents:
+    """Published events by number, and the waits for events by id."""
+
+    _events: dict[int, EventRecord] = field(default_factory=dict)
+    waits: dict[str, AwaitedEvent] = field(default_factory=dict)
+    _newest: int = 0
+
+    def copied(self) -> MemoryEvents:
+        """Return a copy for a snapshot. Records are replaced, never changed."""
+        return MemoryEvents(dict(self._events), dict(self.waits), self._newest)
+
+    def all(self) -> list[EventRecord]:
+        """Return all events, the oldest first."""
+        return list(self._events.values())
+
+    def of(self, name: str, key: str) -> list[EventRecord]:
+        """Return the events of a name and a key, the oldest first."""
+        return [each for each in self._events.values() if (each.name, each.key) == (name, key)]
+
+    def put(self, event: EventRecord) -> tuple[EventRecord, bool]:
+        """Store an event, unless one of its name has its id."""
+        for each in self._events.values():
+            if (each.name, each.id) == (event.name, event.id):
+                return each, False
+        self._newest += 1
+        stored = self._events[self._newest] = replace(event, number=self._newest)
+        return stored, True
+
+    def drop(self, run_id: str, ids: Sequence[str]) -> None:
+        """Delete these waits of a run; without ids, all."""
+        for each in [each for each in self.waits.values() if each.run_id == run_id and (not ids or each.id in ids)]:
+            del self.waits[each.id]
+
+    def drop_at(self, run_id: str, location: str) -> None:
+        """Delete the waits of a run at a location."""
+        for each in [each for each in self.waits.values() if (each.run_id, each.location) == (run_id, location)]:
+            del self.waits[each.id]
+
+    def waits_for(self, event: EventRecord) -> list[AwaitedEvent]:
+        """Return the waits that have not got this event and get it, if no earlier one."""
+        of_key = (each for each in self.waits.values() if (each.name, each.key) == (event.name, event.key))
+        return sorted((each for each in of_key if each.after < event.number), key=lambda each: (each.after, each.id))
+
+    def take(self, event: EventRecord, most: int, wait_id: str | None) -> list[AwaitedEvent]:
+        """Delete up to `most` waits that get this event, or this wait alone, and return them."""
+        found = self.waits_for(event) if wait_id is None else filter(None, [self.waits.get(wait_id)])
+        return [self.waits.pop(each.id) for each in list(found)[:most]]
+
+    def count(self, event: EventRecord, delivered: int) -> None:
+        """Count deliveries of an event."""
+        if (found := self._events.get(event.number)) is not None:
+            self._events[event.number] = replace(found, delivered=found.delivered + delivered)
+
+    def close(self, event: EventRecord) -> bool:
+        """Note that all waits have got the event; return False if some have not."""
+        if self.waits_for(event):
+            return False
+        if (found := self._events.get(event.number)) is not None:
+            self._events[event.number] = replace(found, is_open=False)
+        return True
+
+    def forget(self, before: datetime, most: int) -> int:
+        """Delete up to `most` events that were published before a moment and have reached all waits."""
+        old = [each.number for each in self._events.values() if each.published_at < before and not each.is_open][:most]
+        for number in old:
+            del self._events[number]
+        return len(old)
 
 
 #: Runs and fences of live leases.

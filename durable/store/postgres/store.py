@@ -27,11 +27,13 @@ from durable.core.new_runs import NewRun, key_of, without_key
 from durable.core.records import (
     Activity,
     AskedOfActivity,
+    AwaitedEvent,
     Batch,
     ChildrenDropped,
     ChildStart,
     Committed,
     DoubtOver,
+    EventsDropped,
     GroupChange,
     HeldOver,
     LinkClosed,
@@ -516,7 +518,10 @@ _NOTED: Final = ""
 _TOLD_AT_ONCE: Final = 100  # notes
 #: Changes that have their own statement, in the transaction of the commit.
 _BESIDE: Final = frozenset(
-    {DoubtOver, GroupChange, HeldOver, LinkClosed, LinkOpened, SavedDetails, SavesForgotten, TagChange}
+    {
+        *(AwaitedEvent, DoubtOver, EventsDropped, GroupChange, HeldOver, LinkClosed, LinkOpened),
+        *(SavedDetails, SavesForgotten, TagChange),
+    }
 )
 
 #: The errors of a refused commit, by the constraint that a function names.

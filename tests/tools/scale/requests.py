@@ -400,6 +400,6 @@ _WRITES: Final = {
             "note",
         ),
         *("set-rate", "take-back-rate", "close-limit", "open-limit"),
-        *("delete-message", "move-message"),
+        *("delete-message", "move-message", "publish"),
     )
 }

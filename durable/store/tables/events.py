@@ -1,0 +1,152 @@
+"""Events in a database: published, awaited by runs, delivered once, pruned.
+
+Ordinary ORM statements, because events are rarer than passes. The caller has locked the run's row wherever waits of one
+run change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import Exists, F, Max, OuterRef, Q, QuerySet
+
+from durable.core.records import ENDED, AwaitedEvent, EventRecord, EventsDropped
+from durable.models import Event, EventKey, EventWait, Run
+from durable.store.transactions import set_patience
+
+_ENDED: Final = sorted(state.value for state in ENDED)
+_FEW: Final = 10  # runs whose locks are waited for, for a short time
+
+
+def put(alias: str, event: EventRecord) -> tuple[EventRecord, bool]:
+    """Store an event, unless one of its name has its id. Return the stored one, and whether it is new."""
+    topic = EventKey(name=event.name, key=event.key)
+    EventKey.objects.using(alias).bulk_create(  # locks the row
+        [topic], update_conflicts=True, unique_fields=["name", "key"], update_fields=["key"]
+    )
+    known = Event.objects.using(alias).filter(name=event.name, event_id=event.id)
+    if (found := known.first()) is None:
+        row = Event(name=event.name, key=event.key, event_id=event.id, body=event.body, published_at=event.published_at)
+        try:
+            with transaction.atomic(using=alias):
+                row.save(using=alias, force_insert=True)
+        except IntegrityError:  # published under another key at the same time
+            found = known.get()
+        else:
+            return row.record, True
+    return found.record, False
+
+
+def newest(alias: str, name: str, key: str) -> int:
+    """Return the number of the newest event of this name and key; 0 for none."""
+    found = Event.objects.using(alias).filter(name=name, key=key).aggregate(newest=Max("id"))["newest"]
+    return found or 0
+
+
+def put_waits(alias: str, waits: Sequence[AwaitedEvent]) -> None:
+    """Write new waits of a run. One that is there already was written by an earlier try of the commit."""
+    names = ("id", "run_id", "location", "queue", "name", "key", "after", "since", "seen")
+    rows = [EventWait(**{name: getattr(each, name) for name in names}) for each in waits]
+    EventWait.objects.using(alias).bulk_create(rows, ignore_conflicts=True)
+
+
+def drop(alias: str, run_id: str, dropped: Sequence[EventsDropped]) -> None:
+    """Delete waits of a run."""
+    waits = EventWait.objects.using(alias).filter(run_id=run_id)
+    if all(each.ids for each in dropped):
+        waits = waits.filter(id__in=[wait_id for each in dropped for wait_id in each.ids])
+    waits.delete()
+
+
+def drop_at(alias: str, run_id: str, locations: Sequence[str]) -> None:
+    """Delete the waits of a run at these locations."""
+    EventWait.objects.using(alias).filter(run_id=run_id, location__in=locations).delete()
+
+
+def due(alias: str, wait_id: str, before: datetime | None) -> EventRecord | None:
+    """Return the event that this wait gets; None if there is none, and if the wait has got one."""
+    wait = EventWait.objects.using(alias).filter(id=wait_id).first()
+    if wait is None:
+        return None
+    new = Q(id__gt=wait.after)
+    if wait.since is not None:
+        new |= Q(id__gt=wait.seen, published_at__gte=wait.since)
+    found = Event.objects.using(alias).filter(new, name=wait.name, key=wait.key)
+    if before is not None:
+        found = found.filter(published_at__lt=before)
+    first = found.order_by("id").first()
+    return None if first is None else first.record
+
+
+def waits_for(alias: str, event: EventRecord) -> QuerySet[EventWait]:
+    """Return the waits that have not got this event and get it, if no earlier one."""
+    waits = EventWait.objects.using(alias).filter(name=event.name, key=event.key, after__lt=event.number)
+    return waits.order_by("after", "id")
+
+
+def take(alias: str, event: EventRecord, most: int, wait_id: str | None) -> list[AwaitedEvent]:
+    """Delete up to `most` waits that get this event, and return those of runs that go on.
+
+    Their runs are locked first, in the order of all functions that lock several, until the transaction ends. A run that
+    another transaction has locked is passed over, unless there are few.
+    """
+    found = waits_for(alias, event) if wait_id is None else EventWait.objects.using(alias).filter(id=wait_id)
+    candidates = list(found.values_list("id", "run_id")[:most])
+    if not candidates:
+        return []
+    if wait_id is None:
+        set_patience(alias)
+    run_ids = {run_id for _, run_id in candidates}
+    runs = Run.objects.using(alias).filter(id__in=run_ids).order_by("-created_at", "id")
+    if connections[alias].features.has_select_for_update:
+        runs = runs.select_for_update(no_key=True, skip_locked=len(run_ids) > _FEW)
+    states = dict(runs.values_list("id", "state"))
+    waits = EventWait.objects.using(alias).filter(id__in=[each for each, _ in candidates], run_id__in=states)
+    taken = [each.record for each in waits.order_by("after", "id")]
+    EventWait.objects.using(alias).filter(id__in=[each.id for each in taken]).delete()
+    return [each for each in taken if states[each.run_id] not in _ENDED]
+
+
+def count(alias: str, event: EventRecord, delivered: int) -> None:
+    """Count deliveries of an event."""
+    Event.objects.using(alias).filter(pk=event.number).update(delivered=F("delivered") + delivered)
+
+
+def close(alias: str, event: EventRecord) -> bool:
+    """Note that all waits have got the event; return False if some have not."""
+    if waits_for(alias, event).exists():
+        return False
+    Event.objects.using(alias).filter(pk=event.number, is_open=True).update(is_open=False)
+    return True
+
+
+def still_open(alias: str, most: int) -> list[EventRecord]:
+    """Return the oldest events that may not have reached all waits."""
+    return [each.record for each in Event.objects.using(alias).filter(is_open=True).order_by("id")[:most]]
+
+
+def forget(alias: str, before: datetime, most: int) -> int:
+    """Delete events published before a moment, keys without events, and waits of ended runs; at most so many of each.
+
+    Return how many events were deleted.
+    """
+    events = Event.objects.using(alias)
+    old = list(events.filter(published_at__lt=before, is_open=False).order_by("published_at").values("pk")[:most])
+    deleted, _ = events.filter(pk__in=[each["pk"] for each in old]).delete() if old else (0, {})
+    waits = EventWait.objects.using(alias)
+    left = list(waits.filter(run__state__in=_ENDED).values_list("id", flat=True)[:most])
+    if left:
+        waits.filter(id__in=left).delete()
+    has_events = Exists(events.filter(name=OuterRef("name"), key=OuterRef("key")))
+    keys = EventKey.objects.using(alias)
+    with transaction.atomic(using=alias):
+        idle = keys.filter(~has_events)
+        if connections[alias].features.has_select_for_update_skip_locked:
+            idle = idle.select_for_update(skip_locked=True)
+        ids = list(idle.values_list("pk", flat=True)[:most])
+        # again, under their locks: a publisher may have had one until now
+        keys.filter(~has_events, pk__in=ids).delete()
+    return deleted
