@@ -60,6 +60,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "project.csp.ContentSecurityPolicy",
+    "project.shop.branches.ChosenBranch",
 ]
 
 ROOT_URLCONF = "project.urls"
@@ -118,6 +119,8 @@ DURABLE = {
     "BASE_URL": os.environ.get("BASE_URL") or ("http://127.0.0.1:8000" if DEBUG else ""),
     # the carrier's interface allows five labels a second
     "LIMITS": {"carrier": {"rate": "5/s"}},
+    # an order's run knows the branch of the shop at which it was placed
+    "CARRY": {"branch": "project.shop.branches.carry"},
     "LEASE": float(os.environ.get("DURABLE_LEASE", "30")),  # seconds
     "PARTITIONS": int(os.environ.get("DURABLE_PARTITIONS", "0")),
     "NOTIFY_IN_TESTS": True,  # durable's own tests have a Redis of their own, and workers that listen to it

@@ -13,6 +13,7 @@ from typing import Any
 from django.db.models import Count, Q, Sum
 
 from durable import Found, NotDone, RollbackContext, RunInfo, current_step
+from project.shop.branches import current_branch
 from project.shop.models import Customer, Order, Product, Subscription
 from project.shop.services import bank, carrier, pictures, post, writer
 
@@ -109,8 +110,9 @@ def send_order_mail(order_id: int) -> None:
 
 
 def send_mail(to: str, subject: str, body: str) -> None:
-    """Send a mail; tried again it is not sent again."""
-    step = current_step()
+    """Send a mail, signed by the branch of the run if it has one; tried again it is not sent again."""
+    step, branch = current_step(), current_branch()
+    body = f"{body}\n\n{branch}" if branch else body
     post.send(to, subject, body, key=step.idempotency_key, attempt=step.attempt)
 
 

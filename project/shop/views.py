@@ -17,6 +17,7 @@ from django.views import View
 from durable import Handle, get_run, streams
 from durable.errors import InvalidTransitionError, RunNotFoundError
 from project.shop import checkout
+from project.shop.branches import current_branch
 from project.shop.examples import EXAMPLES, GUEST, start
 from project.shop.forms import OrderForm, ReviewForm
 from project.shop.models import Fault, Order, Review
@@ -70,6 +71,7 @@ class Storefront(View):
             orders = orders.filter(pk__in=request.session.get("orders", []))
         context = {
             "form": form,
+            "branch": current_branch(),
             "orders": orders[:REMEMBERED_ORDERS],
             "may_switch": request.user.is_staff and request.user.has_perm("shop.change_fault"),
             "is_bank_broken": Fault.objects.filter(service=Fault.Service.BANK, is_on=True).exists(),

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from django.contrib.auth.models import User
+
 #: What a request has made active.
 tenant: ContextVar[str | None] = ContextVar("tests_carry_tenant", default=None)
 
@@ -93,3 +95,15 @@ class RefusesToRestore:
 
     def restored(self, value: str) -> Any:
         raise LookupError(value)
+
+
+class Queries:
+    """Reads a row wherever it is asked, as a carrier of users does."""
+
+    def save(self) -> Any:
+        return User.objects.get(username="ada").pk
+
+    @contextmanager
+    def restored(self, value: int) -> Iterator[None]:
+        with Tenant().restored(User.objects.get(pk=value).username):
+            yield

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.test import override_settings
 
 from durable import AsyncContext, Context, RollbackContext, RunInfo, cron, every, get_run, workflow
@@ -82,6 +83,11 @@ def branch(ctx: Context) -> Any:
 @workflow(name="tests.carry.child")
 def child(ctx: Context) -> Any:
     return [tenant.get(), ctx.step("step", seen)]
+
+
+@workflow(name="tests.carry.achild")
+async def achild(ctx: AsyncContext) -> Any:
+    return [tenant.get(), await ctx.step("step", seen)]
 
 
 @workflow(name="tests.carry.aplaces")
@@ -168,6 +174,18 @@ def test_it_is_in_force_in_rollback_handlers(h: Harness) -> None:
     assert h.finish(run).state == "failed"
     assert UNDONE == [ACME]
     assert seen() == [None, None]
+
+
+@pytest.mark.parametrize("which", [child, achild], ids=["sync", "async"])
+def test_a_carrier_may_read_rows(transactional_db: None, which: Any) -> None:
+    User.objects.create_user("ada")
+    with carrying_with({"user": "tests.carry.carrying.Queries"}), Harness(store="database") as h:
+        run = h.start(which)
+        assert h.finish(run).state == "completed"
+    with carrying_with({"user": "tests.carry.carrying.Queries"}), in_force():
+        real = which.start()
+        settle()
+    assert run.output == real.output == ["ada", ["ada", None]]
 
 
 # -- where it comes from
