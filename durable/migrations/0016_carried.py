@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import migrations
 
 import durable.models.rows
-from durable.store.routines.operations import LockTimeout
+from durable.store.routines.operations import CreateRoutines, LockTimeout
 
 
 class Migration(migrations.Migration):
@@ -21,4 +21,5 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="schedule", name="carried", field=durable.models.rows.SafeTextField(blank=True, null=True)
         ),
+        CreateRoutines(["durable_start_carried_1"]),
     ]

@@ -38,6 +38,7 @@ NAMES = (
     "durable_rank_child_1",
     "durable_tag_1",
     "durable_start_2",
+    "durable_start_carried_1",
     "durable_witness_1",
     "durable_record_1",
     "durable_flush_1",
@@ -136,6 +137,19 @@ def test_a_new_run_is_created_by_the_function_and_a_special_one_by_a_statement(p
         assert postgres_store.create([special]) == [(special, True)]
     assert ["durable_start_2" in each["sql"] for each in captured.captured_queries] == [True, False]
     assert (the(postgres_store, "a"), the(postgres_store, "b")) == (usual, special)
+
+
+def test_a_run_that_carries_something_is_created_by_a_function_too(postgres_store: PostgresStore) -> None:
+    alone, keyed = (a_run(each, parent_id=None, carried='{"tenant":"a\\u0000ä"}') for each in ("a", "b"))
+    other = a_run("c", parent_id=None, carried='{"tenant":"other"}')
+    with CaptureQueriesContext(connections[POSTGRES]) as captured:
+        assert postgres_store.create([alone]) == [(alone, True)]
+        assert postgres_store.start_keyed(keyed, "k") == (keyed, True)
+        assert postgres_store.start_keyed(other, "k") == (keyed, False)
+        assert postgres_store.create([replace(alone, carried=None)]) == [(alone, False)]
+    assert sum("durable_start_carried_1" in each["sql"] for each in captured.captured_queries) == 3
+    assert (the(postgres_store, "a"), the(postgres_store, "b")) == (alone, keyed)
+    assert postgres_store.get("c") is None
 
 
 COMPLETION: dict[str, Any] = {

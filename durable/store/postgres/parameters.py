@@ -201,15 +201,18 @@ def send_parameters(message: OutgoingMessage) -> list[str | None]:
     return [*_as_texts(outgoing_row(message).values()), "1"]
 
 
-#: The columns of a new run that START takes; all others must have their defaults.
+#: The columns of a new run that START takes; all others must have their defaults, but for what START_CARRIED takes.
 _CHOSEN: Final = ("id", "workflow", "queue", "input", "created_at", "wake_at", "parent_id", "replay_of_id")
 _chosen: Final = attrgetter(*_CHOSEN)
-_others: Final = attrgetter(*(each.name for each in fields(RunRecord) if each.name not in _CHOSEN))
+_others: Final = attrgetter(*(each.name for each in fields(RunRecord) if each.name not in (*_CHOSEN, "carried")))
 _USUAL: Final = _others(RunRecord(id="", workflow="", queue="", input="", created_at=datetime.fromtimestamp(0, UTC)))
 
 
 def start_parameters(run: RunRecord) -> list[str | None] | None:
-    """Return the parameters of START, or None if the run has other values than START can insert."""
+    """Return the parameters of START, or None if the run has other values than START can insert.
+
+    What the run carries is not among them: then it is for START_CARRIED.
+    """
     if _others(run) != _USUAL or (isinstance(run, NewRun) and run.limits is not None):
         return None
     return _as_texts(pack(value) if isinstance(value, str) else value for value in _chosen(run))

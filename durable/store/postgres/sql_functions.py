@@ -34,6 +34,13 @@ START_KEYED: Final = SQLFunction(
     ["summary", "holder"],
 )
 
+#: Parameters: those of START, what the run carries, and a key or None. Returns what START_KEYED returns.
+START_CARRIED: Final = SQLFunction(
+    "durable_start_carried_1",
+    ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text", "text", "text"],
+    ["summary", "holder"],
+)
+
 #: Parameters of each commit: the witnesses that it checks, as `parameters` makes them. If one is missing, the function
 #: raises `LOST` and nothing is written. They are last, or before those that only some commits have.
 _WITNESSES: Final = ["text", "bigint"]

@@ -105,8 +105,11 @@ class PostgresStore(DatabaseStore):
 
     def _insert(self, runs: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
         if len(runs) == 1 and (values := start_parameters(runs[0])):
-            run_id = runs[0].id
-            [summary] = sql_functions.START(self.alias, values)
+            run_id, carried = runs[0].id, runs[0].carried
+            if carried is None:
+                [summary] = sql_functions.START(self.alias, values)
+            else:
+                [summary, _] = sql_functions.START_CARRIED(self.alias, [*values, pack(carried), None])
             return (self.get_many([run_id]) if summary is None else {}), {run_id: summary} if summary else {}
         workflows = sorted({pack(run.workflow) for run in runs})
         parameters = {"runs": json_rows(map(RUN.dumped, runs)), "workflows": workflows}
@@ -139,7 +142,11 @@ class PostgresStore(DatabaseStore):
         ):
             return super().start_keyed(run, key)
         while True:
-            summary, holder = sql_functions.START_KEYED(self.alias, [*values, pack(key)])
+            if run.carried is None:
+                summary, holder = sql_functions.START_KEYED(self.alias, [*values, pack(key)])
+            else:
+                given = [*values, pack(run.carried), pack(key)]
+                summary, holder = sql_functions.START_CARRIED(self.alias, given)
             if holder is None:
                 new = row_rules.copied(run)
                 return self._as_held(new, summary) if summary else new, True

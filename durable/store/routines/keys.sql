@@ -32,3 +32,21 @@ BEGIN
       AND NOT EXISTS (SELECT 1 FROM durable_run WHERE id = new_id);
   END LOOP;
 END $$;
+
+-- Insert a new run that carries something (`durable.carriers`): as durable_start_2 does it, or with a key as
+-- durable_start_keyed_1 does. Other starts do not call it, so that they pay nothing for it.
+CREATE FUNCTION durable_start_carried_1(
+  new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
+  of_replay text, carrying text, with_key text, OUT summary text, OUT holder text
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+BEGIN
+  IF with_key IS NULL THEN
+    summary := durable_start_2(new_id, of_workflow, on_queue, with_input, at, due, by_parent, of_replay);
+  ELSE
+    SELECT k.summary, k.holder INTO summary, holder FROM durable_start_keyed_1(
+      new_id, of_workflow, on_queue, with_input, at, due, by_parent, of_replay, with_key) AS k;
+  END IF;
+  IF summary IS NOT NULL THEN
+    UPDATE durable_run SET carried = carrying WHERE id = new_id;
+  END IF;
+END $$;
