@@ -18,6 +18,7 @@ from django.db import connection
 ROOT: Final = Path(__file__).resolve().parent.parent
 #: Operations, what they are made of, and each address of the admin and of REST.
 TRIED: Final = (
+    "tests/carry",
     "tests/operations",
     "tests/schedules",
     "tests/subjects",

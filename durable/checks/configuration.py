@@ -31,7 +31,8 @@ E022    a PostgreSQL that is too old (`durable.checks.database`)
 E023    another distribution is installed that has a package named durable
 E024    the tables are in other partitions than `PARTITIONS` says (`durable.checks.database`)
 E025    the `on_end` of a workflow cannot be imported or called (`durable.checks.code`)
-E026    a carrier of `CARRY` cannot be imported or made, or has no `save` or no `restored`
+E026    `BASE_URL` is not https, outside of DEBUG
+E027    a carrier of `CARRY` cannot be imported or made, or has no `save` or no `restored`
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
@@ -347,7 +348,7 @@ def check_carriers(**_: object) -> list[CheckMessage]:
             carriers.carrier(path)
         except Exception as error:  # noqa: BLE001  # whatever a class or function of the project raises
             problem = f'the carrier "{name}" of DURABLE["CARRY"] cannot be used: {type(error).__name__}: {error}.'
-            found.append(Error(f"{problem[0].upper()}{problem[1:]}", hint=hint, id="durable.E026"))
+            found.append(Error(f"{problem[0].upper()}{problem[1:]}", hint=hint, id="durable.E027"))
     return found
 
 

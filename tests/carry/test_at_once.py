@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import connections
+from django.db import connection, connections
 from django.test import override_settings
 
 from durable import AsyncContext, Context, runtime, workflow
@@ -75,7 +76,9 @@ async def ameets(ctx: AsyncContext) -> list[Any]:
 
 
 @pytest.fixture
-def carry() -> Any:
+def carry() -> Iterator[None]:
+    if connection.vendor == "sqlite":
+        pytest.skip("a run that waits for others in a step keeps them from writing")
     with override_settings(DURABLE={**settings.DURABLE, "CARRY": CARRY}):
         yield
 

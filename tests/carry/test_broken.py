@@ -365,7 +365,7 @@ def test_a_carrier_that_is_new_is_not_asked_to_restore(h: Harness) -> None:
 def test_a_carrier_that_cannot_be_used_is_an_error_of_the_check_and_of_a_start(path: str, why: str) -> None:
     with carrying_with({"tenant": path}), Harness():
         [found] = check_carriers()
-        assert (found.id, why in found.msg) == ("durable.E026", True), found.msg
+        assert (found.id, why in found.msg) == ("durable.E027", True), found.msg
         with pytest.raises(CarrierError, match='the carrier "tenant"'):
             orders.start()
 

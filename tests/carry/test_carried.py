@@ -14,7 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import override_settings
 
-from durable import AsyncContext, Context, RollbackContext, RunInfo, cron, every, get_run, workflow
+from durable import AsyncContext, Context, RollbackContext, RunInfo, cron, event, every, get_run, publish, workflow
 from durable.errors import EndRefusedError
 from durable.models import Run, Schedule, Tick
 from durable.operations import bulk
@@ -304,6 +304,16 @@ def test_durables_own_runs_carry_nothing(at: Runtime) -> None:
         report = bulk.apply("cancel", [run.id], in_background=True)
     assert report.run_id is not None
     assert carried(report.run_id) is None
+
+
+@workflow(name="tests.carry.on_paid", on=event("tests.carry.paid"))
+def on_paid(ctx: Context, body: Any) -> None: ...
+
+
+def test_the_run_of_an_event_carries_what_is_active_where_it_is_published(at: Runtime) -> None:
+    with acting_for("acme"):
+        publish("tests.carry.paid", {}, key="1", id="e1")
+    assert carried("tests.carry.on_paid:e1") == ACME_ROW
 
 
 # -- runs of schedules
