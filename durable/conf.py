@@ -59,6 +59,8 @@ class Values:
       with DEBUG, in tests and with a `Harness`, otherwise "log".
     - `STEP_TIMEOUT`: the limit of one attempt of a step that sets none; text such as "10 minutes" too; None or 0 for no
       limit.
+    - `ASK_TIMEOUT`: how long people have to answer a question that has no timeout of its own (`ctx.ask_person`); text
+      such as "30 days" too.
     - `MAX_UNCOUNTED_RETRIES`: how many attempts of one step may end with `RetryLater(counts=False)`; later ones count.
     - `LIMITS`: limits by name, as `{"gpu": {"at_once": 4}, "openai": {"rate": "500/min", "burst": 50}}`: how many slots
       of each key may be held at once, how many units may begin in each period, and how many of them at once after a
@@ -129,6 +131,7 @@ class Values:
     MISTAKES: Sequence[type[Exception] | str] = DEFAULT_MISTAKES
     GUARD: str | None = None
     STEP_TIMEOUT: float = 600.0
+    ASK_TIMEOUT: float = 30 * 86_400.0
     MAX_UNCOUNTED_RETRIES: int = 100
     LIMITS: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     PRIORITIES: Mapping[str, Duration] = field(default_factory=dict)
@@ -180,6 +183,7 @@ DURATIONS = frozenset(
         "POLL_INTERVAL",
         "DIVERGENCE_GRACE",
         "STEP_TIMEOUT",
+        "ASK_TIMEOUT",
         "RETENTION",
         "EVENTS_KEPT",
         "STATEMENT_TIMEOUT",
@@ -243,7 +247,7 @@ class Conf(_Attributes):
 
 
 def _read(key: str, value: Any) -> Any:
-    if key == "STEP_TIMEOUT":
+    if key == "STEP_TIMEOUT" or (key == "ASK_TIMEOUT" and isinstance(value, str)):
         return _read_timeout(value)
     if key in DURATIONS and isinstance(value, timedelta):
         return value.total_seconds()

@@ -47,6 +47,7 @@ from durable.core.results import (
     RaceResult,
     StepCatch,
     StepResult,
+    Verdict,
 )
 from durable.core.rollback import compensate
 from durable.core.scope import ReplayLogger, Scope
@@ -445,6 +446,39 @@ class Context(_Shared[SyncDriver]):
         TypeError and ValueError for a name or a key that no event can have.
         """
         return self._do(f'event "{name}"', _awaiting(self._scope, name, event, key, within, timeout))
+
+    def ask_person(
+        self,
+        name: str,
+        form: Any = None,
+        *,
+        permission: str | None = None,
+        to: Any = None,
+        about: Any = None,
+        not_by: Any = None,
+        approvals: int = 1,
+        remind: Duration | None = None,
+        timeout: Duration | None = None,
+        text: str = "",
+        escalate: tuple[Duration, Any] | None = None,
+        mail: bool | None = None,
+    ) -> Verdict:
+        """Ask people, and wait for what they decide: `data`, `by`, `at`, `comment`.
+
+        `form` is a Django form at the top level of a module, or its name; `data` is what it says. Without one people
+        say yes or no, and `data` is True or False. Who may answer: a user or the members of a group (`to`), whoever has
+        a `permission`, or who is both; `to` may be the mail address of somebody without an account. `not_by` are people
+        who may not: users, "starter" for the person who started the run, an earlier verdict, or a list of these. With
+        `approvals=2` two different people have to agree, and a refusal decides at once.
+
+        `remind` is the time between two mails, `mail=True` sends one at once. `escalate=("3 days", boss)` asks somebody
+        else after that time. `text` and `about`, an instance of a model, are shown beside the form.
+
+        Raises PersonTimeoutError when `timeout` has passed; without it `DURABLE["ASK_TIMEOUT"]` counts.
+        """
+        asking = _asking(self._scope, name, locals())
+        verdict: Verdict = self._do(f'question "{name}"', asking)
+        return verdict
 
     def rollback_checkpoint(self, name: str) -> None:
         """Allow rollback handlers for the steps that follow, in this scope and in scopes inside it."""
@@ -989,6 +1023,25 @@ class AsyncContext(_Shared[AsyncDriver]):
         """See `Context.event`."""
         return self._do(f'event "{name}"', _awaiting(self._scope, name, event, key, within, timeout))
 
+    def ask_person(
+        self,
+        name: str,
+        form: Any = None,
+        *,
+        permission: str | None = None,
+        to: Any = None,
+        about: Any = None,
+        not_by: Any = None,
+        approvals: int = 1,
+        remind: Duration | None = None,
+        timeout: Duration | None = None,
+        text: str = "",
+        escalate: tuple[Duration, Any] | None = None,
+        mail: bool | None = None,
+    ) -> Coroutine[Any, Any, Verdict]:
+        """See `Context.ask_person`."""
+        return self._do(f'question "{name}"', _asking(self._scope, name, locals()))
+
     def rollback_checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
         """See `Context.rollback_checkpoint`."""
         return self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
@@ -1158,6 +1211,15 @@ def _awaiting(
     return await_event(
         scope, name, event, key, earlier, None if timeout is None else parse_remaining(timeout, "a timeout")
     )
+
+
+def _asking(scope: Scope, name: str, given: Mapping[str, Any]) -> Operation:
+    from durable.core.people import ask_person, asked_of  # loaded by workflows that ask
+
+    options = {each: given[each] for each in given.keys() - {"self", "name", "timeout"}}
+    timeout = given["timeout"]
+    limit = None if timeout is None else parse_remaining(timeout, "a timeout")
+    return ask_person(scope, name, asked_of(**options), limit)
 
 
 def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any) -> MapRequest:

@@ -19,6 +19,7 @@ A project catches a middle class, or one of its children::
     │   ├── MessageBodyError          a received message is not of its type
     │   ├── LinkTimeoutError          nobody has answered a link in time
     │   ├── EventTimeoutError         an event was not published in time
+    │   ├── PersonTimeoutError        nobody has answered a question in time
     │   ├── ChildFailedError
     │   ├── ChildCancelledError
     │   ├── MapError
@@ -58,6 +59,9 @@ A project catches a middle class, or one of its children::
     │   ├── ScheduleError
     │   │   ├── StaleScheduleError
     │   │   └── ScheduleNotFoundError
+    │   ├── NotAllowedError           this person may not answer the question
+    │   ├── FormInvalidError          the form of the question refuses the answer
+    │   ├── QuestionClosedError       the question is not open any more
     │   ├── BulkCountError
     │   ├── BulkNotStoppedError
     │   ├── BulkOrderError
@@ -91,6 +95,7 @@ from durable.core.errors import (
     EntryNotFoundError,
     EventConflictError,
     EventTimeoutError,
+    FormInvalidError,
     HeartbeatTimeoutError,
     HistoryDivergedError,
     HoldError,
@@ -108,10 +113,13 @@ from durable.core.errors import (
     MessageNotPendingError,
     MessageRefusedError,
     MessageTimeoutError,
+    NotAllowedError,
     OpenTransactionError,
     OperationError,
     OutsideStepError,
     PayloadError,
+    PersonTimeoutError,
+    QuestionClosedError,
     RaceError,
     RateUnitsError,
     ReplayRefusedError,
@@ -160,6 +168,7 @@ __all__ = [
     "EntryNotFoundError",
     "EventConflictError",
     "EventTimeoutError",
+    "FormInvalidError",
     "HeartbeatTimeoutError",
     "HistoryDivergedError",
     "HoldError",
@@ -177,11 +186,14 @@ __all__ = [
     "MessageNotPendingError",
     "MessageRefusedError",
     "MessageTimeoutError",
+    "NotAllowedError",
     "OpenTransactionError",
     "OperationDeniedError",
     "OperationError",
     "OutsideStepError",
     "PayloadError",
+    "PersonTimeoutError",
+    "QuestionClosedError",
     "RaceError",
     "RateUnitsError",
     "ReplayRefusedError",

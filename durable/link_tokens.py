@@ -55,7 +55,7 @@ def token_of(run_id: str, data: Mapping[str, Any]) -> str | None:
         return None
     for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
         if _mark_of(key, nonce) == mark:
-            return _derived(key, f"{run_id}\0{data['id']}\0{nonce}")
+            return derived(key, f"{run_id}\0{data['id']}\0{nonce}")
     return None
 
 
@@ -68,7 +68,8 @@ def _mark_of(key: str | bytes, nonce: str) -> str:
     return salted_hmac(f"{_SALT}.key", nonce, secret=key, algorithm="sha256").hexdigest()[:16]
 
 
-def _derived(key: str | bytes, value: str) -> str:
+def derived(key: str | bytes, value: str) -> str:
+    """Return the token that a key derives from a value."""
     digest = salted_hmac(_SALT, value.encode(errors="surrogatepass"), secret=key, algorithm="sha256").digest()
     return TOKEN_PREFIX + urlsafe_b64encode(digest).decode().rstrip("=")
 

@@ -52,7 +52,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("runtime", "context", "drivers", "guard", "instrumentation", "store", "codec", "settings", "core"),
     ),
     "operations": (
-        ("operations", "handles", "definitions", "shortcuts", "triggers", "errors", "streams"),
+        ("operations", "handles", "definitions", "shortcuts", "triggers", "errors", "streams", "people"),
         (
             *("runtime", "retention", "marks", "instrumentation", "store", "notifier", "models", "schedules", "codec"),
             *("settings", "core"),

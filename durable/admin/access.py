@@ -48,7 +48,19 @@ _KEPT: Final = "_durable_runs"  # attribute of a request
 #: The addresses whose pages show nothing of hidden runs; all others are refused if the rule limits the runs.
 LIMITED: Final = frozenset(
     {
-        *("changelist", "save_view", "delete_view", "running", "bulk", "bulk_result", "bulk_live", "causes", "cause"),
+        *(
+            "inbox",
+            "question",
+            "changelist",
+            "save_view",
+            "delete_view",
+            "running",
+            "bulk",
+            "bulk_result",
+            "bulk_live",
+            "causes",
+            "cause",
+        ),
         *("workflow", "workflow_start"),
         *("change", "lead", "live", "step", "running_step", "export", "payload", "raw", "compare"),
         *("act", "settle", "send", "message_act", "replay", "give_output", "edit_input"),

@@ -20,6 +20,7 @@ from durable.admin import (
     action_page,
     bulk_page,
     causes_page,
+    inbox_page,
     limits_page,
     list_page,
     messages_page,
@@ -123,6 +124,8 @@ class RunAdmin(AdminPages, _ModelAdmin):
         ]
         changing: Sequence[tuple[str, View, str]] = [
             ("bulk/", bulk_page.show, "bulk"),
+            ("inbox/", inbox_page.show_all, "inbox"),
+            ("inbox/<str:key>/answer/", inbox_page.show, "question"),
             ("views/", list_page.add_view, "save_view"),
             ("views/<int:pk>/delete/", list_page.remove_view, "delete_view"),
             ("causes/<str:fingerprint>/<str:name>/", causes_page.mark, "mark"),

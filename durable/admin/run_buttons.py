@@ -13,13 +13,16 @@ from django.utils.translation import gettext as _
 
 from durable.admin import access
 from durable.admin.pages import AdminPages
+from durable.core.people import QUEUES
 from durable.core.records import RunState
 from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import RunningStep
 from durable.inspection.explain_states import Explanation, awaited_queues
 from durable.inspection.wording import command
 from durable.models import Run
+from durable.operations import people
 from durable.operations.audit import PERMISSIONS
+from durable.operations.people import Question
 from durable.operations.verbs import RUN_VERBS
 
 
@@ -73,9 +76,36 @@ def buttons_of(
                 is_first=not buttons and verb in remedies and (is_send or not RUN_VERBS[verb].is_grave),
             )
         )
-    return buttons
+    return [*_answers(admin, request, run), *buttons]
+
+
+def _answers(admin: AdminPages, request: HttpRequest, run: Run) -> list[Button]:
+    """Return a button for each open question of the run that the user may answer."""
+    return [
+        Button(
+            name="answer",
+            title=_("Answer “%(question)s”") % {"question": each.name},
+            url=admin.url("question", None, each.id),
+            command="",
+            is_grave=False,
+            is_first=True,
+        )
+        for each in asked_by(request, run)
+    ]
 
 
 def _is_at_rest(run: Run, now: datetime) -> bool:
     """Return whether nothing happens to the run before the time at which it continues by itself."""
     return run.state != RunState.RUNNING and run.wake_at is not None and run.wake_at > now
+
+
+def asked_by(request: HttpRequest, run: Run) -> list[Question]:
+    """Return the open questions of a run that the user may answer; no statement of a run that asks nobody."""
+    if not asks(run):
+        return []
+    return [each for each in people.questions_of(run.id, is_open=True) if each.is_for(request.user)]
+
+
+def asks(run: Run) -> bool:
+    """Return whether the run's row says that it waits for a person's answer."""
+    return QUEUES in run.waiting_for

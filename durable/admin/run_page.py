@@ -14,6 +14,7 @@ from django.utils.http import content_disposition_header
 from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
+from durable.admin.inbox_page import cards_of_run
 from durable.admin.overview import children_url
 from durable.admin.pages import AdminPages
 from durable.admin.run_buttons import buttons_of
@@ -181,11 +182,11 @@ def lead(admin: AdminPages, _request: HttpRequest, key: str) -> HttpResponse:
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the whole page."""
     run = pages.find(request, key)
-    return admin.page(
-        request,
-        "run",
-        _context(admin, request, run, progress_of(run), count_children(run.id, access.within(request)), pages.now()),
+    context = _context(
+        admin, request, run, progress_of(run), count_children(run.id, access.within(request)), pages.now()
     )
+    # beside the part that is renewed, which would lose what somebody writes
+    return admin.page(request, "run", {**context, "questions_asked": cards_of_run(admin, request, run)})
 
 
 def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:

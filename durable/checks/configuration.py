@@ -174,6 +174,13 @@ def _is_timeout(value: object) -> bool:
     return True
 
 
+def _is_ask_timeout(value: object) -> bool:
+    try:
+        return not isinstance(value, bool) and seconds(value) > 0  # type: ignore[arg-type]  # checked by the call
+    except (TypeError, ValueError):
+        return False
+
+
 def _are_dotted_names(value: object) -> bool:
     return (
         isinstance(value, Sequence)
@@ -288,6 +295,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "MISTAKES": (_are_error_classes, "a list of classes of exceptions, or of their dotted paths"),
     "GUARD": (lambda value: value is None or value in MODES, '"off", "log", "raise", or None'),
     "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),
+    "ASK_TIMEOUT": (_is_ask_timeout, 'seconds above 0, a timedelta, or text such as "30 days"'),
     "MAX_UNCOUNTED_RETRIES": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
     "LIMITS": (
         _are_limits,

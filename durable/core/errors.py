@@ -251,6 +251,20 @@ class EventTimeoutError(WorkflowError):
         )
 
 
+class PersonTimeoutError(WorkflowError):
+    """Nobody has answered a question in time. `question` is its name.
+
+    No answer is accepted from then on, so that no later one is lost unseen.
+    """
+
+    def __init__(self, question: str) -> None:
+        self.question = question
+        super().__init__(
+            f'nobody has answered "{question}" before its deadline; catch PersonTimeoutError where the run can go on '
+            "without an answer"
+        )
+
+
 class ChildFailedError(WorkflowError):
     """A child has failed. `child_id` is its id, `workflow` the name of its workflow, `error` its `ErrorInfo`."""
 
@@ -509,6 +523,46 @@ class EntryNotFoundError(OperationError):
         else:
             text = gettext_noop('run "{run}" has recorded nothing at "{place}"; look at handle.history()')
         super().__init__(Sentence(text, **told))
+
+
+class NotAllowedError(OperationError):
+    """This person may not answer the question, or not hand it over. `who` is the person, `why` says why not."""
+
+    def __init__(self, who: str, question: str, why: str) -> None:
+        self.who = who
+        self.question = question
+        self.why = why
+        text = gettext_noop('{who} may not answer "{question}": {why}')
+        super().__init__(Sentence(text, who=who[:200], question=question[:200], why=_told(why)))
+
+
+class FormInvalidError(OperationError):
+    """The form of the question refuses the answer. `errors` are lists of texts by field, "__all__" for the whole form.
+
+    The question is as it was: it can be answered again.
+    """
+
+    def __init__(self, question: str, errors: Mapping[str, Sequence[str]]) -> None:
+        self.question = question
+        self.errors = {field: list(texts) for field, texts in errors.items()}
+        told = "; ".join(f"{field}: {' '.join(texts)}" for field, texts in self.errors.items())
+        text = gettext_noop('the answer to "{question}" does not fit its form: {errors}')
+        super().__init__(Sentence(text, question=question[:200], errors=told[:1_000]))
+
+
+class QuestionClosedError(OperationError):
+    """The question is not open any more: it was answered, its time is over, or the run has gone on without it."""
+
+    def __init__(self, question: str, why: str) -> None:
+        self.question = question
+        self.why = why
+        super().__init__(
+            Sentence(gettext_noop('"{question}" is not open: {why}'), question=question[:200], why=_told(why))
+        )
+
+
+def _told(why: str) -> Sentence:
+    return why if isinstance(why, Sentence) else Sentence(why)
 
 
 class RunConflictError(OperationError):

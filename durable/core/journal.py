@@ -83,6 +83,8 @@ class Environment(Protocol):
     short_sleep: float
     #: In seconds, 0 for none: the timeout of a step's attempt that has none of its own.
     step_timeout: float
+    #: In seconds: how long people have to answer a question that has no timeout of its own.
+    ask_timeout: float
     #: How many attempts of a step may end with `RetryLater(counts=False)` without using up one.
     max_uncounted_retries: int
     #: The classes of errors of workflow code that are mistakes in it, see `durable.core.mistakes`.

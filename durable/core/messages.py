@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from durable.core.body_types import Fault, Misfit, check_type, fit
 from durable.core.compatibility import unreadable
@@ -47,7 +47,7 @@ from durable.core.records import (
 )
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
-from durable.core.summary import answering
+from durable.core.summary import Doing, answering
 
 E = TypeVar("E", bound=Exception)
 
@@ -75,13 +75,30 @@ class PeekRun(Ask):
     run_id: str
 
 
+class AskedOfPeople(Protocol):
+    """What people are asked by a wait (`durable.core.people.Asked`)."""
+
+    def note(self, scope: Scope, name: str, entry: EntryRecord, expires_at: datetime | None) -> None:
+        """Record the question of a wait that has begun, or what the code says of it now."""
+
+    def closed(self, entry: EntryRecord) -> Any:
+        """Return the change after which no answer is accepted."""
+
+    def waiting(self, entry: EntryRecord) -> Doing:
+        """Return what a run that waits for the answer is doing."""
+
+    def timeout(self, name: str) -> Exception:
+        """Return the error of a wait that nobody has answered in time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """The parameters of a receive: at most `count` messages of the queues `names`, within `timeout` and before `until`.
 
     `names` is None for the queue that has the name of the wait, and empty for any queue. The earlier of `timeout` and
     `until` counts. `of` is the type of the bodies; None for the type that the workflow declares for each queue, if any.
-    A wait for the answer of a link has the link's location and id; `until` is when the link expires.
+    A wait for the answer of a link has the link's location and id; `until` is when the link expires. A wait for people
+    has what they are asked, and its queue follows from the record of the question.
     """
 
     name: str
@@ -93,6 +110,7 @@ class Wait:
     of: Any = None
     link: str | None = None
     link_id: str = ""
+    asks: AskedOfPeople | None = None
 
     def __post_init__(self) -> None:
         if self.of is not None:
@@ -113,6 +131,8 @@ class Wait:
         """
         if self.names is not None:
             return self.names
+        if entry is not None and self.asks is not None:
+            return list(entry.data["names"])
         if entry is not None and entry.data.get("names") == []:
             return ANY
         return (self.name,)
@@ -143,10 +163,15 @@ def mapped(operation: Operation, function: Callable[[Any], Any]) -> Operation:
 
 
 def receive_one(scope: Scope, wait: Wait) -> Operation:
-    """Return the next message's record. Raises MessageTimeoutError or LinkTimeoutError when the deadline has passed."""
+    """Return the next message's record.
+
+    Raises MessageTimeoutError, LinkTimeoutError or PersonTimeoutError when the deadline has passed.
+    """
     entry = yield from _received(scope, wait)
     if not entry.data["received"] and wait.link is not None:
         raise LinkTimeoutError(wait.name, unescape(wait.link.rpartition("/")[2]))
+    if not entry.data["received"] and wait.asks is not None:
+        raise wait.asks.timeout(wait.name)
     if not entry.data["received"]:
         raise MessageTimeoutError(wait.name, wait.queues(entry))
     return opened(scope, wait, entry)[0]
@@ -169,6 +194,8 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     if entry is None:
         _check_declared(scope, wait)
         entry = begin_wait(scope, wait, scope.create(node, EntryKind.MESSAGE))
+    if wait.asks is not None:
+        wait.asks.note(scope, wait.name, entry, deadline_of(entry))
     queues = wait.queues(entry)
     deadline = deadline_of(entry)
     is_past = deadline is not None and deadline <= scope.environment.now()
@@ -177,12 +204,15 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     if not messages and not is_past:
         if is_new and scope.is_concurrent:
             yield SAVE
-        doing = [] if wait.link is None else [answering(wait.link)]
-        raise Park(deadline, frozenset(escape(each) for each in queues), doing)
+        raise Park(deadline, frozenset(escape(each) for each in queues), _doing(wait, entry))
     if not messages and wait.link is not None and wait.until is not None and wait.until <= scope.environment.now():
         scope.journal.add(LinkClosed(wait.link_id))
         yield SAVE
         messages = yield from take(scope, wait, queues, None)  # an answer may have come until that commit
+    elif not messages and wait.asks is not None:
+        scope.journal.add(wait.asks.closed(entry))
+        yield SAVE
+        messages = yield from take(scope, wait, queues, None)  # as above
     yield from take_in(scope, wait, entry, messages)
     return entry
 
@@ -202,6 +232,12 @@ def take_in(scope: Scope, wait: Wait, entry: EntryRecord, messages: list[Message
     scope.determinism.observe(entry)
 
 
+def _doing(wait: Wait, entry: EntryRecord) -> list[Doing]:
+    if wait.asks is not None:
+        return [wait.asks.waiting(entry)]
+    return [] if wait.link is None else [answering(wait.link)]
+
+
 def _type_of(scope: Scope, wait: Wait, queue: str) -> Any:
     """Return the type of the bodies that this wait receives from a queue; None for any."""
     if wait.of is not None:
@@ -213,7 +249,7 @@ def _type_of(scope: Scope, wait: Wait, queue: str) -> Any:
 def _check_declared(scope: Scope, wait: Wait) -> None:
     """Raise ValueError for a queue that the workflow does not declare: no message could be sent to it."""
     declared = scope.environment.messages_of(scope.journal.run.workflow)
-    if declared is None or wait.link is not None:
+    if declared is None or wait.link is not None or wait.asks is not None:
         return
     for each in wait.queues(None):
         if each not in declared:
@@ -423,7 +459,7 @@ def check_queue_of_send(queue: str) -> None:
             raise ValueError(
                 f'"{queue[:64]}" is the queue of a wait for an event, which is published: durable.publish()'
             )
-        raise ValueError(f'"{queue[:64]}" is the queue of a link, which is answered by a POST to its address alone')
+        raise ValueError(f'"{queue[:64]}" is the queue of a link or of a question to people, where nothing is sent')
 
 
 def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:

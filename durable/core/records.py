@@ -419,6 +419,44 @@ class AwaitedEvent:
         return is_recent or event.number > self.after
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionRecord:
+    """A question to people that the entry at `location` has asked.
+
+    `assignee` is the key of whom it is for, "" for whoever has the `permission`. `details` is JSON: what the code says
+    of it and what people have said so far (`durable.operations.people`). `next_at` is when the next mail or escalation
+    is due. `closed_at` is when it stopped to accept answers, `outcome` why.
+    """
+
+    question_id: str
+    run_id: str
+    location: str
+    queue: str
+    form: str
+    permission: str
+    assignee: str
+    about: str
+    nonce: str
+    asked_at: datetime
+    expires_at: datetime | None = None
+    next_at: datetime | None = None
+    closed_at: datetime | None = None
+    outcome: str = ""
+    details: str = "{}"
+
+
+class QuestionsSought(NamedTuple):
+    """Which open questions are sought.
+
+    Those for one of these assignees, and those for nobody in particular that need one of the `permissions`; None for
+    any permission, "" for none. `after` is where the last page ended.
+    """
+
+    assignees: tuple[str, ...] = ()
+    permissions: frozenset[str] | None = frozenset()
+    after: tuple[datetime, str] | None = None
+
+
 class WhenParentEnds(StrEnum):
     """What happens to an open child when its parent ends. The values are stored."""
 
@@ -671,6 +709,27 @@ class EventsDropped(NamedTuple):
     """A change of a commit: these waits for events get none any more; without ids, no wait of the run does."""
 
     ids: tuple[str, ...] = ()
+
+
+class QuestionAsked(NamedTuple):
+    """A change of a commit: people are asked the question at `location`, or the code says something else of it now.
+
+    `spec` is what the code says (`durable.core.people.Asked`). The verdict goes to `queue`. The addresses by which
+    people answer are derived from `nonce`.
+    """
+
+    question_id: str
+    location: str
+    queue: str
+    nonce: str
+    spec: dict[str, Any]
+    expires_at: datetime | None
+
+
+class QuestionClosed(NamedTuple):
+    """A change of a commit: the question accepts no answer any more."""
+
+    question_id: str
 
 
 #: Changes by class, in their order within a class. Besides those above: AttemptRecord, AwaitedEvent, ChildStart,

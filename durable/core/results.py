@@ -299,3 +299,34 @@ class Markdown:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise TypeError(f"Markdown takes text, not {self.text!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAnswer:
+    """What one person has answered to a question (`ctx.ask_person`).
+
+    `data` is what the form says, or True or False without a form. `by` is the name of the user, or the mail address of
+    somebody without an account; `key` is "user:" with the primary key, or "mail:" with the address.
+    """
+
+    data: Any
+    by: str
+    key: str
+    at: datetime
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How people have decided a question (`ctx.ask_person`).
+
+    `data`, `by`, `at` and `comment` are those of the answer that decided it, `answers` all of them in their order.
+    `approved` is False if that answer was a refusal.
+    """
+
+    data: Any
+    by: str
+    at: datetime
+    comment: str
+    approved: bool
+    answers: tuple[PersonAnswer, ...]

@@ -162,7 +162,8 @@ class Summary(str):
         """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
         return self.kind is SummaryKind.HANDLER_BACKOFF or any(
-            each["kind"] not in ("asleep", "answering", "event", "mapping", *_HELD, *_ALONE, *_ALONE.values())
+            each["kind"]
+            not in ("asleep", "answering", "asking_person", "asking_of", "event", "mapping", *_HELD, *_ALONE, *_ALONE.values())
             for each in doing
         )
 
@@ -237,6 +238,11 @@ def answering(location: str) -> Doing:
 def awaiting_event(location: str, event: str, key: str) -> Doing:
     """A wait at this location for an event."""
     return {"kind": "event", "location": location, "event": event, "key": key}
+
+
+def asking_person(location: str, who: str) -> Doing:
+    """A wait for the answer of a person; `who` is "" for whoever may answer."""
+    return {"kind": "asking_of" if who else "asking_person", "location": location, "who": who}
 
 
 def awaiting(location: str, child_id: str) -> Doing:
@@ -385,6 +391,8 @@ _DOING: Final[Mapping[str, str]] = {
     "asleep": gettext_noop('asleep in "{location}"'),
     "answering": gettext_noop('waiting for the answer of link "{location}"'),
     "event": gettext_noop("waiting for event {event}, key {key}"),
+    "asking_person": gettext_noop('waiting for a person to answer "{location}"'),
+    "asking_of": gettext_noop('waiting for {who} to answer "{location}"'),
     _AWAITING: gettext_noop('waiting for child "{child}"'),
     _IN_LINE: gettext_noop("number {place} in line for {limit} ({held} of {at_once} held)"),
     _RATED: gettext_noop("rate {limit}, {before} before it"),

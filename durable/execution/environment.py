@@ -267,6 +267,7 @@ class PassEnvironment:
         self.build = conf.build
         self.short_sleep = conf.SHORT_SLEEP if at.short_sleep is None else at.short_sleep
         self.step_timeout = conf.STEP_TIMEOUT
+        self.ask_timeout = conf.ASK_TIMEOUT
         self.max_uncounted_retries = conf.MAX_UNCOUNTED_RETRIES
         self.mistakes = mistakes
         self.now: Callable[[], datetime] = at.now

@@ -113,7 +113,7 @@ def _respond(request: HttpRequest, token: str) -> HttpResponse:
         return _show(request, _METHOD, {"Allow": _METHODS})
     found = find_link(token)
     if found is None:
-        is_much = _is_too_often("unknown", request.META.get("REMOTE_ADDR") or "")
+        is_much = is_too_often("unknown", request.META.get("REMOTE_ADDR") or "")
         return _show(request, _TOO_MANY if is_much else _UNKNOWN)
     if request.method == "POST":
         return _post(request, found)
@@ -132,7 +132,7 @@ def _page_of(request: HttpRequest, found: LinkRecord) -> HttpResponse:
         "is_for_programs": bool(found.verify),
     }
     response = render(request, "durable/hooks/link.html", context)
-    _Csrf(_nothing).process_response(request, response)  # sets the cookie, where the project's middleware does not
+    set_csrf_cookie(request, response)
     return response
 
 
@@ -157,7 +157,7 @@ def _post(request: HttpRequest, found: LinkRecord) -> HttpResponse:
             return _broken(request)
         if problem is not None:
             return _refuse(request, found, _REFUSED, problem)
-    elif _is_of_browser(request, body) and not _has_csrf_token(request):
+    elif _is_of_browser(request, body) and not has_csrf_token(request):
         return _refuse(request, found, _NO_CSRF, "it came from a browser without the token of the page")
     value = _parsed(request, body)
     if isinstance(value, _Page):
@@ -171,7 +171,7 @@ def _post(request: HttpRequest, found: LinkRecord) -> HttpResponse:
 
 def _refuse(request: HttpRequest, found: LinkRecord, page: _Page, why: str) -> HttpResponse:
     """Answer and log a request that was refused; the link is as it was."""
-    _is_too_often("refused", found.token_hash)
+    is_too_often("refused", found.token_hash)
     logger.warning(
         'run %s: an answer of the link "%s" was refused: %s',
         found.run_id,
@@ -269,11 +269,17 @@ class _Csrf(CsrfViewMiddleware):
         return reason
 
 
-def _has_csrf_token(request: HttpRequest) -> bool:
+def has_csrf_token(request: HttpRequest) -> bool:
+    """Return whether the request has the token of the page; Django's own check would log the address."""
     try:
         return _is_csrf_token_right(request)
     except SuspiciousOperation:  # a foreign host, or more fields than the project allows
         return False
+
+
+def set_csrf_cookie(request: HttpRequest, response: HttpResponse) -> None:
+    """Set the cookie of a page with a form, where the project's middleware does not."""
+    _Csrf(_nothing).process_response(request, response)
 
 
 def _is_csrf_token_right(request: HttpRequest) -> bool:
@@ -292,7 +298,7 @@ def _nothing(_request: HttpRequest) -> HttpResponse:
 # -- how often
 
 
-def _is_too_often(kind: str, of: str) -> bool:
+def is_too_often(kind: str, of: str) -> bool:
     """Count a request of this kind within a minute, in Django's cache. Return whether there are too many."""
     if not conf.LINK_REFUSALS:
         return False

@@ -7,7 +7,7 @@ only through `durable.operations`.
 from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.children import Cascade, Child, ChildGroup, ChildReader, GroupTally, Turn
 from durable.models.history import Attempt, Entry, EntryMetadata, HistoryCount, RunStatus, StepSave
-from durable.models.inbox import Event, EventKey, EventWait, IdempotencyKey, KeyedSend, Link, QueueMessage, RunKey
+from durable.models.inbox import Event, EventKey, EventWait, IdempotencyKey, KeyedSend, Link, Question, QueueMessage, RunKey
 from durable.models.limits import Limit, LimitKey, RateKey, RateLimit, Reservation, Slot, SlotNote
 from durable.models.operators import (
     AlertState,
@@ -55,6 +55,7 @@ __all__ = [
     "LogLine",
     "MovedName",
     "OperatorAction",
+    "Question",
     "QueueMessage",
     "RateKey",
     "RateLimit",

@@ -93,6 +93,49 @@ class Link(Row):
         return f"{self.run_id}: {self.location}"
 
 
+class Question(Row):
+    """A question of a run to people (`durable.core.records.QuestionRecord`).
+
+    Inboxes search the open ones, by whom they are for. The row stays until its run is deleted, so that a question that
+    was decided is told from one that never was.
+    """
+
+    question_id = models.CharField(max_length=32, unique=True)
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="questions", db_index=False)
+    location = NameField[str, str](max_length=1024)
+    queue = QueueField[str, str](max_length=768)
+    form = SafeTextField[str, str](default="", blank=True)
+    permission = NameField[str, str](max_length=255, default="", blank=True)
+    assignee = NameField[str, str](max_length=1_500, default="", blank=True)
+    about = SafeTextField[str, str](default="", blank=True)
+    nonce = models.CharField(max_length=64)
+    asked_at = models.DateTimeField()
+    expires_at = MomentField(null=True, blank=True)
+    next_at = MomentField(null=True, blank=True)
+    closed_at = models.DateTimeField(null=True, blank=True)
+    outcome = NameField[str, str](max_length=16, default="", blank=True)
+    details = SafeTextField[str, str]()
+
+    class Meta:
+        default_permissions = ()
+        indexes = [
+            models.Index(fields=["run", "asked_at"], name="durable_question_of_run"),
+            models.Index(
+                fields=["assignee", "permission", "asked_at"],
+                condition=Q(closed_at__isnull=True),
+                name="durable_question_open",
+            ),
+            models.Index(
+                fields=["next_at"],
+                condition=Q(closed_at__isnull=True, next_at__isnull=False),
+                name="durable_question_due",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run_id}: {self.location}"
+
+
 class RunKey(Row):
     """The key with which a run was started (`durable.core.records.KeyRecord`).
 

@@ -30,9 +30,11 @@ from durable.core.errors import (
     DurableError,
     EntryNotFoundError,
     EventConflictError,
+    FormInvalidError,
     MessageConflictError,
     MessageNotAcceptedError,
     MessageNotPendingError,
+    NotAllowedError,
     OperationError,
     PayloadError,
     RunConflictError,
@@ -115,8 +117,14 @@ PERMISSIONS: Final[Mapping[str, str]] = {
 _ALSO: Final[Mapping[str, str]] = {"create_schedule": "start_run", "edit_schedule": "start_run"}
 
 
+#: The actions on a question to people, which says itself who may do them (`durable.operations.people`).
+OF_PEOPLE: Final = frozenset({"answer", "hand_over", "claim", "comment"})
+
+
 def needed_by(action: str) -> tuple[str, ...]:
     """Return the permissions of the app `durable` that an action needs."""
+    if action in OF_PEOPLE:
+        return ()
     return tuple(filter(None, (PERMISSIONS[action], _ALSO.get(action))))
 
 
@@ -404,11 +412,11 @@ _DETAIL = 2_000  # characters of an error that the log keeps
 REFUSALS = (DurableError, ValueError, TypeError)
 
 _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], ActionOutcome], ...] = (
-    ((OperationDeniedError,), ActionOutcome.DENIED),
+    ((OperationDeniedError, NotAllowedError), ActionOutcome.DENIED),
     ((StaleRunError, StalePlanError, StaleScheduleError), ActionOutcome.STALE),
     ((RunNotFoundError, EntryNotFoundError, MessageNotPendingError, ScheduleNotFoundError), ActionOutcome.MISSING),
     ((RunConflictError, MessageConflictError, EventConflictError), ActionOutcome.CONFLICT),
-    ((PayloadError, MessageNotAcceptedError, ValueError, TypeError), ActionOutcome.INVALID),
+    ((PayloadError, MessageNotAcceptedError, FormInvalidError, ValueError, TypeError), ActionOutcome.INVALID),
     ((DurableError,), ActionOutcome.REFUSED),
 )
 

@@ -36,6 +36,8 @@ from durable.core.records import (
     Member,
     Message,
     OutgoingMessage,
+    QuestionRecord,
+    QuestionsSought,
     RunChange,
     RunRecord,
     SavedDetails,
@@ -487,6 +489,33 @@ class Store(Protocol):
 
         Return how many. Keys without events and waits of ended runs are deleted too.
         """
+
+    def question(self, question_id: str) -> QuestionRecord | None:
+        """Return the question to people with this id; None if there is none, or its run was deleted."""
+
+    def questions(self, run_ids: Sequence[str]) -> list[QuestionRecord]:
+        """Return the questions of these runs, in the order in which they were asked; one statement."""
+
+    def open_questions(self, sought: QuestionsSought, most: int) -> list[QuestionRecord]:
+        """Return at most `most` open questions of open runs, the oldest first; one statement."""
+
+    def awaited_questions(self, questions: Sequence[QuestionRecord]) -> set[str]:
+        """Return the ids of those questions whose runs wait for the answer; one statement.
+
+        A replay may have deleted the entry of a question.
+        """
+
+    def put_question(self, question: QuestionRecord) -> None:
+        """Write what has become of a question. The caller has locked the run's row."""
+
+    def due_questions(self, now: datetime, most: int) -> list[QuestionRecord]:
+        """Return at most `most` open questions whose `next_at` has come, the earliest first."""
+
+    def starter(self, run_id: str) -> Any:
+        """Return the primary key of the user who started the run; None if the audit log names none."""
+
+    def close_questions(self, now: datetime, most: int) -> int:
+        """Close at most `most` questions of runs that have ended; return how many."""
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""

@@ -25,6 +25,7 @@ from durable.core.location import EVENT_QUEUES
 from durable.core.new_runs import LOADED, Subject, key_of
 from durable.core.records import (
     ENDED,
+    ActionOutcome,
     ActionRecord,
     AskedOfActivity,
     AttemptRecord,
@@ -50,6 +51,10 @@ from durable.core.records import (
     LinkRecord,
     Message,
     OutgoingMessage,
+    QuestionAsked,
+    QuestionClosed,
+    QuestionRecord,
+    QuestionsSought,
     RunChange,
     RunRecord,
     RunState,
@@ -85,7 +90,7 @@ from durable.store.base import ChildIdTaken, ChildKeyTaken
 from durable.store.rules import families, lines, row_rules
 from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
-from durable.store.tables import activities, events, keys, links, ranks, slots, surveys
+from durable.store.tables import activities, events, keys, links, people, ranks, slots, surveys
 from durable.store.tables import subjects as side_subjects
 from durable.store.tables import tags as side_tags
 from durable.store.tables.families import DatabaseFamilies
@@ -219,6 +224,7 @@ class DatabaseStore(RateStore, FamilyStore):
                 Failure.held_no_more(self.alias, run_id)
             if row_rules.is_reopened(run, after):
                 keys.open_again(self.alias, run_id)
+                people.open_again(self.alias, run_id)
                 self._renew_limits(run_id, after)
             if change.dropped_children:
                 assert after.wake_at is not None, "a change that drops children makes the run due"
@@ -435,6 +441,10 @@ class DatabaseStore(RateStore, FamilyStore):
             events.put_waits(self.alias, awaited)
         if dropped := batch.of(EventsDropped):
             events.drop(self.alias, batch.run_id, dropped)
+        if asked := batch.of(QuestionAsked):
+            people.ask(self.alias, batch.run_id, asked, batch.now)
+        if over := batch.of(QuestionClosed):
+            people.close(self.alias, batch.run_id, over, batch.now)
 
     @abstractmethod
     def acquire(
@@ -661,6 +671,34 @@ class DatabaseStore(RateStore, FamilyStore):
             events.drop(self.alias, run_id, [EventsDropped()])
         elif deleted:
             events.drop_at(self.alias, run_id, deleted)
+
+    # -- questions to people
+
+    def question(self, question_id: str) -> QuestionRecord | None:
+        return people.find(self.alias, question_id)
+
+    def questions(self, run_ids: Sequence[str]) -> list[QuestionRecord]:
+        return people.of_runs(self.alias, run_ids)
+
+    def open_questions(self, sought: QuestionsSought, most: int) -> list[QuestionRecord]:
+        return people.open_ones(self.alias, sought, most)
+
+    def awaited_questions(self, questions: Sequence[QuestionRecord]) -> set[str]:
+        return people.waiting(self.alias, questions)
+
+    def put_question(self, question: QuestionRecord) -> None:
+        people.put(self.alias, question)
+
+    def due_questions(self, now: datetime, most: int) -> list[QuestionRecord]:
+        return people.due(self.alias, now, most)
+
+    def starter(self, run_id: str) -> Any:
+        started = OperatorAction.objects.using(self.alias).filter(run_id=run_id, action__in=row_rules.STARTS)
+        started = started.filter(outcome=ActionOutcome.DONE.value, actor_id__isnull=False)
+        return started.order_by("created_at", "id").values_list("actor_id", flat=True).first()
+
+    def close_questions(self, now: datetime, most: int) -> int:
+        return people.close_over(self.alias, now, most)
 
     # -- the audit log
 

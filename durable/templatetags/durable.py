@@ -101,6 +101,60 @@ def _page_of(request: HttpRequest, run_id: str) -> str:
         return ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownQuestion:
+    """A question that waits for the user: its name, what it is about, and its page; "" where there is none."""
+
+    id: str
+    name: str
+    about: str
+    run_id: str
+    asked_at: datetime
+    url: str
+
+
+class ShownQuestions(list[ShownQuestion]):
+    """The questions that wait for a user. As text: the HTML of `durable/inbox.html`, which a project may replace."""
+
+    def __html__(self) -> SafeString:
+        return render_to_string("durable/inbox.html", {"questions": self})
+
+    def __str__(self) -> str:
+        return str(self.__html__())
+
+
+@register.simple_tag(takes_context=True)
+def durable_inbox(context: dict[str, Any], most: int = 50) -> ShownQuestions:
+    """The questions that wait for the user: `{% durable_inbox %}`, or `{% durable_inbox as questions %}`.
+
+    At most `most`, the oldest first. The user is that of the context's `request`; nobody else's are shown. Each leads
+    to its page, which needs the URLs of `durable.hooks.urls`; without them, to that of the admin.
+    """
+    from durable.operations.people import questions_for
+
+    user = getattr(context.get("request"), "user", None)
+    return ShownQuestions(
+        ShownQuestion(
+            id=each.id,
+            name=each.name,
+            about=each.about,
+            run_id=each.run_id,
+            asked_at=each.asked_at,
+            url=_page_of_question(each.id),
+        )
+        for each in questions_for(user, most=most)
+    )
+
+
+def _page_of_question(question_id: str) -> str:
+    for name in ("durable-asked", "admin:durable_run_question"):
+        try:
+            return reverse(name, args=[question_id])
+        except NoReverseMatch:
+            continue
+    return ""
+
+
 @register.simple_tag(takes_context=True)
 def durable_progress(context: dict[str, Any], run: Any, lasts: str = "1 day") -> SafeString | str:
     """A live bar of how far a run is: `{% durable_progress run %}`, with a handle, a run or its id.

@@ -354,6 +354,7 @@ def visible_text(content: str) -> SafeString:
 #: The pages that every page links to: the names of their addresses, and their titles.
 _PLACES: Final = (
     ("app_list", _("Overview")),
+    ("durable_run_inbox", _("Waiting for you")),
     ("durable_run_changelist", _("Runs")),
     ("durable_run_causes", _("Causes")),
     ("durable_run_running", _("Running now")),
@@ -467,6 +468,37 @@ def durable_source() -> SafeString | str:
     """How old the page is, if a read replica is configured; "" where the page shows what is."""
     text = told_of_source()
     return format_html('<p class="durable-quiet durable-small" id="durable-source">{}</p>', text) if text else ""
+
+
+_MOST_COUNTED: Final = 99
+
+
+@register.simple_tag(takes_context=True)
+def durable_waiting(context: dict[str, Any]) -> dict[str, Any] | None:
+    """How many questions wait for the user, and the address of the inbox; None for none. It is read once a request.
+
+    It stands on the project's own page, which must be shown whatever fails in here.
+    """
+    request: HttpRequest = context["request"]
+    if not hasattr(request, "_durable_waiting"):
+        request._durable_waiting = _waiting(request)  # type: ignore[attr-defined]
+    found: dict[str, Any] | None = request._durable_waiting  # type: ignore[attr-defined]
+    return found
+
+
+def _waiting(request: HttpRequest) -> dict[str, Any] | None:
+    from durable.operations import people
+
+    try:
+        with transaction.atomic(using=conf.DATABASE):  # an error must not break the transaction of the request
+            number = len(people.questions_for(request.user, most=_MOST_COUNTED + 1))
+    except Exception:
+        logger.exception("the questions that wait for a user cannot be counted")
+        return None
+    if not number:
+        return None
+    url = reverse("admin:durable_run_inbox", current_app=getattr(request, "current_app", "admin"))
+    return {"number": number, "shown": f"{_MOST_COUNTED}+" if number > _MOST_COUNTED else str(number), "url": url}
 
 
 @register.simple_tag(takes_context=True)

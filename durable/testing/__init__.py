@@ -28,6 +28,7 @@ from durable.core.effects import Call, Operation
 from durable.core.errors import ErrorInfo
 from durable.core.outcomes import HeldStep
 from durable.core.records import ENDED, ActionRecord, EntryRecord, EntryStatus, RunRecord, RunState
+from durable.core.results import Verdict
 from durable.core.scope import Scope
 from durable.core.time_limits import History
 from durable.definitions import Workflow
@@ -290,12 +291,20 @@ class Harness(AsyncTwins):
     def settle(self) -> None:
         """Tick the schedules that are due, and execute passes, until nothing is due at this moment.
 
+        Then the mails about questions to people that are due are sent, and questions are escalated.
         These are the schedules that were created or synchronised while the harness is in force. They need the database.
         """
         require_no_loop("settle")
         self._settle()
 
     def _settle(self) -> None:
+        self._pass_until_nothing_is_due()
+        if self._store.due_questions(self._now, 1):
+            from durable.operations.question_mails import remind
+
+            remind(self._now)
+
+    def _pass_until_nothing_is_due(self) -> None:
         rounds = 0
         # First the runs: those due before the moment of a tick must have ended by then.
         while (due := self._run_due() + self._cascade() + self._sweep_slots()) or self._tick():
@@ -456,6 +465,22 @@ class Harness(AsyncTwins):
         self._require_force()
         with running_workflow(None):
             return answer_in_test(link_url, body, headers or {})
+
+    # -- questions to people
+
+    def answer(
+        self, run_id: str | Handle, location: str, data: Any = None, *, by: Any, comment: str = ""
+    ) -> Verdict | None:
+        """Answer the question of the run at `location`, or with this name, as the user `by`; nothing runs yet.
+
+        `data` is what the form is given, or True or False for yes or no. Raises what `durable.people.Question.answer`
+        raises. Returns the verdict, or None if more people have to agree.
+        """
+        from durable.operations.people import question_at
+
+        self._require_force()
+        with running_workflow(None):
+            return question_at(_id(run_id), location).answer(data, by=by, comment=comment)
 
     # -- steps that wait for a person
 

@@ -19,6 +19,7 @@ from durable.operations.common import run_sync
 if TYPE_CHECKING:
     from django.http.response import HttpResponse
 
+    from durable.core.results import Verdict
     from durable.handles import Handle
     from durable.testing import Harness, Pass
 
@@ -43,6 +44,12 @@ class AsyncTwins:
     ) -> HttpResponse:
         """`open_link`, from an async test."""
         return await run_sync(lambda: self.open_link(link_url, body, headers))
+
+    async def aanswer(  # type: ignore[misc]  # as above
+        self: Harness, run_id: str | Handle, location: str, data: Any = None, *, by: Any, comment: str = ""
+    ) -> Verdict | None:
+        """`answer`, from an async test."""
+        return await run_sync(lambda: self.answer(run_id, location, data, by=by, comment=comment))
 
     async def arun(self: Harness, run_id: str | Handle) -> Pass:  # type: ignore[misc]  # as above
         """`run`, from an async test."""

@@ -80,6 +80,7 @@ CHORES: Final = (
     "durable.operations.restored.continue_hold",
     "durable.alerts.watch.look",
     "durable.inspection.history_counts.count_long_histories",
+    "durable.operations.question_mails.remind",
 )
 
 _log_this = redis_clients.LogThrottle()

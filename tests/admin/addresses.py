@@ -35,8 +35,11 @@ def _also(*permissions: str) -> frozenset[str]:
 
 
 RUN = ("run",)
+#: For every user of the admin: what they show is what the user is asked (`tests/people/test_admin.py`).
+OF_PEOPLE: Mapping[str, Address] = {"inbox": Address(), "question": Address(("0" * 16,))}
 PAGES: Mapping[str, Address] = {
     "changelist": Address(),
+    **OF_PEOPLE,
     "names": Address(("workflow",)),
     "overview": Address(),
     "causes": Address(),
@@ -86,7 +89,7 @@ PAGES: Mapping[str, Address] = {
 }
 
 ALL: Mapping[str, Address] = {
-    **{f"admin:durable_run_{name}": each for name, each in PAGES.items()},
+    **{f"admin:durable_run_{name}": each for name, each in PAGES.items() if name not in OF_PEOPLE},
     "admin:durable_operatoraction_changelist": Address(),
     "admin:durable_operatoraction_change": Address(("{action}",)),
     "admin:durable_operatoraction_history": Address(("{action}",)),

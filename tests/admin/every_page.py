@@ -34,6 +34,7 @@ from durable.operations import bulk, holds
 from durable.operations.audit import Actor, acting_as
 from durable.operations.catalogue import SCHEDULE, VERBS
 from durable.operations.schedules.verbs import pause, run_now
+from durable.people import questions_of
 from durable.schedules import CATCH_UPS, OVERLAPS
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -116,6 +117,7 @@ def fill(stage: Stage, user: User) -> None:
         bulk.apply("recover", ["run-19", "run-1"], as_id="b0000000-0000-4000-8000-000000000000")
         stage.start(flows.approve, id="run-26", settle=False)
         claimed = stage.claim("run-26")
+        stage.start(flows.asking, id="run-28")
         holds.pause_queue("default")
         holds.hold_starts("tests.quick")
         stage.start(flows.quick, id="run-25", settle=False)
@@ -241,6 +243,8 @@ def addresses() -> dict[str, list[str]]:
         "settle": [url("settle", "run-19") + "?at=charge", url("settle", "run-1")],
         "edit_input": [url("edit_input", "run-1"), url("edit_input", "run-20")],
         "act": [url("act", run, verb) for run in ("run-1", "run-19", "run-7") for verb in verbs],
+        "inbox": [url("inbox")],
+        "question": [url("question", each.id) for each in questions_of("run-28")] + [url("question", "0" * 16)],
         "index": [reverse("admin:index")],
         "app_list": [reverse("admin:app_list", args=["durable"])],
         "log": [

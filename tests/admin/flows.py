@@ -115,6 +115,11 @@ def approve(ctx: Context, order_id: Any = 1) -> str:
     return ctx.queue.next("approval", names=["approved", "rejected"], timeout="2 days").name
 
 
+@workflow(name="tests.asking")
+def asking(ctx: Context) -> bool:
+    return ctx.ask_person("zq", text="zq", approvals=2).approved
+
+
 @workflow(name="tests.nap")
 def nap(ctx: Context, name: str = "cool off") -> str:
     ctx.sleep(name, "3 hours")

@@ -18,7 +18,7 @@ from django.utils import timezone
 from durable.admin.run_admin import RunAdmin
 from durable.models import Cause, OperatorAction, QueueMessage, Run, SavedView
 from tests.admin import flows
-from tests.admin.addresses import ALL, NOBODY, make_site
+from tests.admin.addresses import ALL, NOBODY, OF_PEOPLE, make_site
 from tests.admin.bigdata import LONG
 from tests.admin.conftest import Stage
 from tests.support.addresses import names_of_admin, path_of
@@ -27,7 +27,7 @@ from tests.tools.scale.requests import every_request
 pytestmark = pytest.mark.django_db
 
 #: Django's own: what they show of durable needs the permission to view runs (`test_pages`).
-EVERY_STAFF_USER = {"admin:index", "admin:app_list"}
+EVERY_STAFF_USER = {"admin:index", "admin:app_list", *(f"admin:durable_run_{name}" for name in OF_PEOPLE)}
 
 
 @pytest.fixture

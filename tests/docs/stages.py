@@ -172,6 +172,7 @@ STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]
     "docs/admin.md": _models,
     "docs/cli.md": _failed,
     "docs/guides/asgi.md": _models,
+    "docs/guides/asking-people.md": _models,
     "docs/guides/deploying.md": _in_one_harness,
     "docs/guides/from-celery.md": _models,
     "docs/guides/from-dbos.md": _models,

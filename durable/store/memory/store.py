@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
+from durable.core import question_rules
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
@@ -24,6 +25,7 @@ from durable.core.location import escape
 from durable.core.new_runs import LOADED, NewRun, Subject, key_of
 from durable.core.records import (
     ENDED,
+    ActionOutcome,
     ActionRecord,
     Activity,
     AskedOfActivity,
@@ -54,6 +56,10 @@ from durable.core.records import (
     MessagesReturned,
     MessageState,
     OutgoingMessage,
+    QuestionAsked,
+    QuestionClosed,
+    QuestionRecord,
+    QuestionsSought,
     RunChange,
     RunRecord,
     RunState,
@@ -99,6 +105,7 @@ Tables = tuple[
     dict[str, tuple[Subject, ...]],
     dict[str, LinkRecord],
     MemoryEvents,
+    dict[str, QuestionRecord],
 ]
 
 
@@ -145,6 +152,7 @@ class MemoryStore(RateStore, FamilyStore):
         self._subjects: dict[str, tuple[Subject, ...]] = {}
         self._links: dict[str, LinkRecord] = {}  # by the hash of the token
         self._events = MemoryEvents()
+        self._questions: dict[str, QuestionRecord] = {}  # by their ids
 
     def _writing(self) -> AbstractContextManager[object]:
         return self._lock
@@ -182,6 +190,9 @@ class MemoryStore(RateStore, FamilyStore):
         before = self._runs[run.id]
         if row_rules.is_reopened(before, run):
             self._keys.open_again(self._runs, run.id)
+            for each in self.questions([run.id]):
+                if each.outcome == question_rules.ENDED:
+                    self._questions[each.question_id] = question_rules.opened_again(each)
         if row_rules.is_failure_over(before, run) and (failure := self._failures.get(run.id)) is not None:
             self._failures[run.id] = replace(failure, is_open=False)
         self._runs[run.id] = run
@@ -706,6 +717,14 @@ class MemoryStore(RateStore, FamilyStore):
                 self._events.waits.setdefault(awaited.id, awaited)
             for gone in batch.of(EventsDropped):
                 self._events.drop(run.id, gone.ids)
+            for asked in batch.of(QuestionAsked):
+                self._ask(run.id, asked, batch.now)
+            for over in batch.of(QuestionClosed):
+                if over.question_id in self._questions:
+                    question = self._questions[over.question_id]
+                    self._questions[over.question_id] = question_rules.closed(
+                        question, question_rules.CLOSED, batch.now
+                    )
             if batch.worked is not None and run.id in self._limits:
                 self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
             queues = self._send_from(run.id, sends) | self._start(starts) | self._woken_parent(batch)
@@ -760,6 +779,77 @@ class MemoryStore(RateStore, FamilyStore):
     def use_link(self, link: LinkRecord, message_id: str, now: datetime) -> None:
         with self._lock:
             self._links[link.token_hash] = replace(self._links[link.token_hash], used_at=now, message_id=message_id)
+
+    def _ask(self, run_id: str, asked: QuestionAsked, now: datetime) -> None:
+        before = self._questions.get(asked.question_id)
+        if before is None:
+            for each in self.questions([run_id]):
+                if each.location == asked.location:
+                    self._questions[each.question_id] = question_rules.closed(each, question_rules.REPLACED, now)
+        self._questions[asked.question_id] = question_rules.asked(before, run_id, asked, now)
+
+    def question(self, question_id: str) -> QuestionRecord | None:
+        with self._lock:
+            return self._questions.get(question_id)
+
+    def questions(self, run_ids: Sequence[str]) -> list[QuestionRecord]:
+        with self._lock:
+            return [each for each in self._questions.values() if each.run_id in run_ids]
+
+    def open_questions(self, sought: QuestionsSought, most: int) -> list[QuestionRecord]:
+        with self._lock:
+            found = [each for each in self._questions.values() if self._is_sought(each, sought)]
+            return sorted(found, key=lambda each: (each.asked_at, each.question_id))[:most]
+
+    def _is_sought(self, question: QuestionRecord, sought: QuestionsSought) -> bool:
+        if question.closed_at is not None or self._is_over(question):
+            return False
+        if sought.after is not None and (question.asked_at, question.question_id) <= sought.after:
+            return False
+        if question.assignee:
+            return question.assignee in sought.assignees
+        return sought.permissions is None or question.permission in sought.permissions
+
+    def _is_over(self, question: QuestionRecord) -> bool:
+        run = self._runs.get(question.run_id)
+        return run is None or run.state in ENDED or run.state == RunState.ROLLING_BACK
+
+    def awaited_questions(self, questions: Sequence[QuestionRecord]) -> set[str]:
+        with self._lock:
+            return {each.question_id for each in questions if self._is_awaited(each)}
+
+    def _is_awaited(self, question: QuestionRecord) -> bool:
+        entry = self._entries.get(question.run_id, {}).get(question.location)
+        if entry is None or entry.kind != EntryKind.MESSAGE or entry.status != EntryStatus.PENDING:
+            return False
+        return bool(entry.data.get("ask", {}).get("id") == question.question_id)
+
+    def put_question(self, question: QuestionRecord) -> None:
+        with self._lock:
+            self._questions[question.question_id] = question
+
+    def due_questions(self, now: datetime, most: int) -> list[QuestionRecord]:
+        with self._lock:
+            found = [
+                (each.next_at, each)
+                for each in self._questions.values()
+                if each.closed_at is None and each.next_at is not None and each.next_at <= now
+            ]
+            return [each for _, each in sorted(found, key=lambda pair: pair[0])][:most]
+
+    def starter(self, run_id: str) -> Any:
+        with self._lock:
+            starts = (each for each in self._actions if each.run_id == run_id and each.action in row_rules.STARTS)
+            done = (each for each in starts if each.outcome == ActionOutcome.DONE and each.actor_id is not None)
+            return next((each.actor_id for each in done), None)
+
+    def close_questions(self, now: datetime, most: int) -> int:
+        with self._lock:
+            still = [each for each in self._questions.values() if each.closed_at is None]
+            over = [each for each in still if each.run_id in self._runs and self._runs[each.run_id].state in ENDED]
+            for each in (over := over[:most]):
+                self._questions[each.question_id] = question_rules.closed(each, question_rules.ENDED, now)
+            return len(over)
 
     def _is_there(self, run: RunRecord, witness: Witness) -> bool:
         if witness.state is not None:
@@ -1086,6 +1176,7 @@ class MemoryStore(RateStore, FamilyStore):
             dict(self._subjects),
             dict(self._links),
             self._events.copied(),
+            dict(self._questions),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -1110,6 +1201,7 @@ class MemoryStore(RateStore, FamilyStore):
             self._subjects,
             self._links,
             self._events,
+            self._questions,
         ) = tables
         self._runs.clear()  # other tables refer to this mapping
         self._runs.update(runs)

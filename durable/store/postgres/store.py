@@ -40,6 +40,8 @@ from durable.core.records import (
     LinkOpened,
     Message,
     OutgoingMessage,
+    QuestionAsked,
+    QuestionClosed,
     RunChange,
     RunRecord,
     RunState,
@@ -527,7 +529,7 @@ _TOLD_AT_ONCE: Final = 100  # notes
 _BESIDE: Final = frozenset(
     {
         *(AwaitedEvent, DoubtOver, EventsDropped, GroupChange, HeldOver, LinkClosed, LinkOpened),
-        *(SavedDetails, SavesForgotten, TagChange),
+        *(QuestionAsked, QuestionClosed, SavedDetails, SavesForgotten, TagChange),
     }
 )
 

@@ -27,6 +27,7 @@ from durable.core.records import (
     LinkRecord,
     Message,
     OutgoingMessage,
+    QuestionRecord,
     RunRecord,
     SavedDetails,
     StatusRecord,
@@ -41,6 +42,7 @@ from durable.models import (
     HeldStart,
     Hold,
     Link,
+    Question,
     QueueMessage,
     Run,
     RunLimit,
@@ -162,6 +164,7 @@ LIMITS: Final = Columns(RunLimit, RunLimits)
 SAVED: Final = Columns(StepSave, SavedDetails)
 STATUS: Final = Columns(RunStatus, StatusRecord)
 LINK: Final = Columns(Link, LinkRecord)
+QUESTION: Final = Columns(Question, QuestionRecord)
 
 #: The tables of holds, and of the runs paused by them.
 HOLD: Final = Hold._meta.db_table

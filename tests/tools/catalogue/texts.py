@@ -45,7 +45,7 @@ def marked_texts(package: Path = PACKAGE) -> Iterator[Marked]:
     """Yield the marked texts of the package, file by file."""
     for path in sorted(package.rglob("*.py")):
         yield from _in_code(ast.parse(path.read_text(encoding="utf-8")), _name(package, path))
-    for path in sorted(package.rglob("*.html")):
+    for path in sorted([*package.rglob("*.html"), *package.joinpath("templates").rglob("*.txt")]):
         yield from texts_of_template(path.read_text(encoding="utf-8"), _name(package, path))
 
 

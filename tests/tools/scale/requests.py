@@ -112,6 +112,8 @@ def _admin() -> dict[str, list[Asked]]:
     pages: dict[str, list[Asked]] = {
         "changelist": [*_lists(live=""), *_lists(live="1")],
         "names": [_page("names", kind, **query) for kind in KINDS for query in ({}, {"q": "3"}, {"q": "none"})],
+        "inbox": [_page("inbox")],
+        "question": [_page("question", "0" * 16)],
         "overview": [_page("overview")],
         "causes": [_page("causes")],
         "cause": [_page("cause", cause.fingerprint)],

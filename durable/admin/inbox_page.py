@@ -1,0 +1,137 @@
+"""Waiting for you: the open questions that the user of the request may answer, and the page of each.
+
+For users of the admin, whatever else they may see of durable: who may answer a question is decided by the question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from durable.admin import access, pages
+from durable.admin.pages import AdminPages
+from durable.admin.run_buttons import asked_by
+from durable.admin.subjects import page_of
+from durable.core.errors import FormInvalidError, NotAllowedError, QuestionClosedError
+from durable.inspection.wording import told
+from durable.models import Run
+from durable.operations import people
+from durable.operations.asked_forms import ShownQuestion, act, shown
+from durable.operations.audit import acting_as
+from durable.operations.people import Question
+
+#: Questions on one page: a person answers those first.
+SHOWN: Final = 100
+
+DONE: Final = {
+    "answer": gettext_lazy("Your answer has been recorded."),
+    "approved": gettext_lazy("Your approval has been recorded. Somebody else has to agree too."),
+    "claim": gettext_lazy("It is yours: nobody else can answer it until you release it."),
+    "release": gettext_lazy("Others can answer it again."),
+    "comment": gettext_lazy("Your comment has been recorded."),
+    "hand_over": gettext_lazy("It has been handed over."),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A question in the inbox or on a run's page. `url` is its page, `run_url` and `about_url` are "" if hidden."""
+
+    shown: ShownQuestion
+    url: str
+    run_url: str
+    about_url: str
+
+
+def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
+    """Show the inbox."""
+    found = [each for each in people.questions_for(request.user, most=SHOWN + 1) if _is_shown(request, each)]
+    context = {
+        "title": _("Waiting for you"),
+        "now": pages.now(),
+        "cards": [card_of(admin, request, each) for each in found[:SHOWN]],
+        "has_more": len(found) > SHOWN,
+    }
+    return admin.page(request, "inbox", context)
+
+
+def _is_shown(request: HttpRequest, question: Question) -> bool:
+    """Return whether the user is asked; a question for operators is for those who may see its run."""
+    if question.to or question.permission or not access.is_limited():
+        return True
+    return access.find_run(request, question.run_id) is not None
+
+
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show a question, or do what was posted."""
+    question = _find(request, key)
+    problem, status, posted = "", 200, None
+    if request.method == "POST":
+        try:
+            with acting_as(access.actor_of(request)):
+                done = act(question, request.POST, request.user)
+        except FormInvalidError as error:
+            problem, status, posted = _problem(error), 422, request.POST
+        except NotAllowedError as error:
+            raise PermissionDenied(told(error)) from error
+        except QuestionClosedError as error:
+            messages.warning(request, told(error))
+            return HttpResponseRedirect(admin.url("inbox"))
+        else:
+            messages.success(request, DONE[done])
+            is_kept = done in ("claim", "release", "comment")
+            return HttpResponseRedirect(request.path if is_kept else admin.url("inbox"))
+    context = {
+        "title": question.name,
+        "now": pages.now(),
+        "card": card_of(admin, request, question, shown(question, posted, problem)),
+        "place": "durable_run_inbox",
+    }
+    return admin.page(request, "question", context, status=status)
+
+
+def _problem(error: FormInvalidError) -> str:
+    """Return why an answer was refused, where the form does not say it beside a field."""
+    others = [text for name, texts in error.errors.items() if name.startswith("durable_") for text in texts]
+    texts = [*others, *error.errors.get("comment", [])]
+    if "verdict" in error.errors and not texts:
+        return _("Say yes or no.")
+    return " ".join(map(_, texts)) or _("Nothing was done: please correct what is marked below.")
+
+
+def _find(request: HttpRequest, key: str) -> Question:
+    """Return an open question that the user may answer. Raises Http404, and PermissionDenied for anybody else."""
+    try:
+        question = people.question(key)
+    except QuestionClosedError as error:
+        raise Http404(told(error)) from error
+    if not question.is_for(request.user) or not _is_shown(request, question):
+        if access.may(request, "view_run") and access.find_run(request, question.run_id) is not None:
+            raise PermissionDenied(_("This question is not for you, or you have answered it already."))
+        raise Http404(_("There is no such question."))
+    if not question.is_open:
+        raise Http404(_("This question is not open any more: it was answered, or its time is over."))
+    return question
+
+
+def card_of(admin: AdminPages, request: HttpRequest, question: Question, view: ShownQuestion | None = None) -> Card:
+    """Return a question as the admin shows it."""
+    found = view or shown(question)
+    sees_run = access.may(request, "view_run") and access.find_run(request, question.run_id) is not None
+    return Card(
+        shown=found,
+        url=admin.url("question", None, question.id),
+        run_url=admin.url("change", question.run_id) if sees_run else "",
+        about_url="" if found.instance is None else page_of(admin.admin_site, request, found.instance),
+    )
+
+
+def cards_of_run(admin: AdminPages, request: HttpRequest, run: Run) -> list[Card]:
+    """Return the open questions of a run that the user may answer; no statement of a run that does not wait."""
+    return [card_of(admin, request, each) for each in asked_by(request, run)]

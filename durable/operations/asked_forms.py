@@ -1,0 +1,130 @@
+"""Questions to people as a page shows them: the form, what it is about, and what a post of the page asks to do.
+
+Pages differ in their frame alone: the admin's inbox, a project's own pages, and the page of a mail's link. What they
+post is read here, once. The names of durable's own fields begin with "durable_", so that a project's form may have any
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
+
+from durable.core.errors import FormInvalidError
+from durable.core.words import gettext_noop
+from durable.models.subjects import model_of
+from durable.operations.people import Question
+
+if TYPE_CHECKING:
+    from django.db.models import Model
+    from django.forms import BaseForm
+
+VERB: Final = "durable_verb"
+VERDICT: Final = "durable_verdict"
+COMMENT: Final = "durable_comment"
+TO: Final = "durable_to"
+#: What a post may ask for; anything else is an answer.
+VERBS: Final = ("answer", "claim", "release", "comment", "hand_over")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownQuestion:
+    """A question with its form; None for yes or no. `problem` says why the form cannot be shown, or was refused.
+
+    `about` is what the question is about, in words, and `instance` is that, if it is there.
+    """
+
+    question: Question
+    form: BaseForm | None
+    problem: str = ""
+    comment: str = ""
+    about: str = ""
+    instance: Model | None = None
+    is_broken: bool = False
+
+
+def shown(question: Question, posted: Mapping[str, Any] | None = None, problem: str = "") -> ShownQuestion:
+    """Return a question as a page shows it; with what was `posted` and refused, and why."""
+    instance = instance_of(question)
+    about = question.about if instance is None else _words(instance, question.about)
+    comment = "" if posted is None else str(posted.get(COMMENT, ""))[:20_000]
+    form, is_broken = None, False
+    try:
+        form_class = question.form_class
+        if form_class is not None:
+            form = form_class() if posted is None or is_other_verb(posted) else form_class(posted)
+    except FormInvalidError as error:
+        problem, is_broken = str(error), True
+    return ShownQuestion(
+        question=question,
+        form=form,
+        problem=problem,
+        comment=comment,
+        about=about,
+        instance=instance,
+        is_broken=is_broken,
+    )
+
+
+def is_other_verb(posted: Mapping[str, Any]) -> bool:
+    """Return whether a post asks for something else than an answer."""
+    return posted.get(VERB, "answer") in VERBS[1:]
+
+
+def instance_of(question: Question) -> Model | None:
+    """Return what a question is about; None for nothing, and if it was deleted."""
+    label, _, key = question.about.partition(":")
+    model = model_of(label) if label else None
+    if model is None:
+        return None
+    try:
+        return model._base_manager.filter(pk=key).first()
+    except (ValidationError, ValueError, TypeError, OverflowError):
+        return None
+
+
+def _words(instance: Model, label: str) -> str:
+    try:
+        return str(instance)[:300]
+    except Exception:  # noqa: BLE001  # the project's __str__
+        return label
+
+
+def act(question: Question, posted: Mapping[str, Any], by: Any) -> str:
+    """Do what was posted, as the user `by`; return a code of what was done. Raises as the verbs do.
+
+    The codes are those of `VERBS`, and "approved" for an approval after which more people have to agree.
+    """
+    verb, comment = str(posted.get(VERB, "answer")), str(posted.get(COMMENT, ""))
+    if verb == "claim":
+        question.claim(by=by)
+    elif verb == "release":
+        question.release(by=by)
+    elif verb == "comment":
+        question.comment(comment, by=by)
+    elif verb == "hand_over":
+        question.hand_over(_named(question, str(posted.get(TO, ""))), by=by, comment=comment)
+    else:
+        given = posted if question.form_class is not None else posted.get(VERDICT)
+        return "answer" if question.answer(given, by=by, comment=comment) is not None else "approved"
+    return verb
+
+
+def _named(question: Question, name: str) -> Any:
+    """Return the user or the group with this name. Raises FormInvalidError."""
+    users: Any = get_user_model()
+    found = None
+    if name.isprintable():
+        found = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()
+        found = found or Group.objects.filter(name=name).first()
+    if found is None:
+        raise FormInvalidError(question.name, {TO: [_NOBODY]})
+    return found
+
+
+_NOBODY: Final = gettext_noop("There is no user and no group with this name.")

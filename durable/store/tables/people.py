@@ -1,0 +1,119 @@
+"""Questions to people in a database: asked and closed by passes, answered and handed over by people.
+
+Ordinary ORM statements, because they are rare. The caller has locked the run's row wherever a row changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+
+from durable.core import question_rules as rules
+from durable.core.people import ASK
+from durable.core.records import (
+    ENDED,
+    EntryKind,
+    EntryStatus,
+    QuestionAsked,
+    QuestionClosed,
+    QuestionRecord,
+    QuestionsSought,
+    RunState,
+)
+from durable.models import Entry, Question
+from durable.store.tables.rows import QUESTION
+
+_OVER = [*(each.value for each in ENDED), RunState.ROLLING_BACK.value]
+
+
+def ask(alias: str, run_id: str, asked: Sequence[QuestionAsked], now: datetime) -> None:
+    """Write the questions of a commit. One that is there already gets what the code says of it now."""
+    for each in asked:
+        before = find(alias, each.question_id)
+        record = rules.asked(before, run_id, each, now)
+        if before is not None:
+            put(alias, record)
+            continue
+        earlier = Question.objects.using(alias).filter(run_id=run_id, location=each.location, closed_at__isnull=True)
+        earlier.update(closed_at=now, outcome=rules.REPLACED, next_at=None)
+        Question.objects.using(alias).bulk_create([Question(**QUESTION.attributes(record))], ignore_conflicts=True)
+
+
+def close(alias: str, run_id: str, closed: Sequence[QuestionClosed], now: datetime) -> None:
+    """Let these questions accept nothing any more."""
+    rows = Question.objects.using(alias).filter(run_id=run_id, question_id__in=[each.question_id for each in closed])
+    rows.filter(closed_at__isnull=True).update(closed_at=now, outcome=rules.CLOSED, next_at=None)
+
+
+def find(alias: str, question_id: str) -> QuestionRecord | None:
+    """Return the question with this id."""
+    row = Question.objects.using(alias).filter(question_id=question_id).values(*QUESTION.names).first()
+    return None if row is None else QuestionRecord(**row)
+
+
+def of_runs(alias: str, run_ids: Sequence[str]) -> list[QuestionRecord]:
+    """Return the questions of these runs, in the order in which they were asked."""
+    rows = Question.objects.using(alias).filter(run_id__in=list(run_ids)).order_by("asked_at", "pk")
+    return [QuestionRecord(**row) for row in rows.values(*QUESTION.names)]
+
+
+def open_ones(alias: str, sought: QuestionsSought, most: int) -> list[QuestionRecord]:
+    """Return open questions of open runs, the oldest first, along the index of the open ones."""
+    if sought.permissions is None:
+        anybody = Q(assignee="")
+    else:
+        anybody = Q(assignee="", permission__in=sorted(sought.permissions))
+    rows = Question.objects.using(alias).filter(closed_at__isnull=True)
+    rows = rows.filter(anybody | Q(assignee__in=list(sought.assignees)))
+    if sought.after is not None:
+        moment, question_id = sought.after
+        rows = rows.filter(Q(asked_at__gt=moment) | Q(asked_at=moment, question_id__gt=question_id))
+    rows = rows.exclude(run__state__in=_OVER).order_by("asked_at", "question_id")
+    return [QuestionRecord(**row) for row in rows.values(*QUESTION.names)[:most]]
+
+
+def waiting(alias: str, records: Sequence[QuestionRecord]) -> set[str]:
+    """Return the ids of those questions whose runs still wait for the answer; one statement."""
+    wanted = {(each.run_id, each.location): each.question_id for each in records}
+    entries = Entry.objects.using(alias).filter(
+        run_id__in={run_id for run_id, _ in wanted},
+        location__in={location for _, location in wanted},
+        kind=EntryKind.MESSAGE.value,
+        metadata__status=EntryStatus.PENDING.value,
+    )
+    found = set()
+    for entry in entries.only("run_id", "location", "data"):
+        data: Any = entry.data
+        if (ask := data.get(ASK)) is not None and wanted.get((entry.run_id, entry.location)) == ask["id"]:
+            found.add(ask["id"])
+    return found
+
+
+def put(alias: str, record: QuestionRecord) -> None:
+    """Write what has become of a question."""
+    values = QUESTION.attributes(record)
+    Question.objects.using(alias).filter(question_id=values.pop("question_id")).update(**values)
+
+
+def due(alias: str, now: datetime, most: int) -> list[QuestionRecord]:
+    """Return open questions whose mail or escalation is due."""
+    rows = Question.objects.using(alias).filter(closed_at__isnull=True, next_at__isnull=False, next_at__lte=now)
+    return [QuestionRecord(**row) for row in rows.order_by("next_at").values(*QUESTION.names)[:most]]
+
+
+def close_over(alias: str, now: datetime, most: int) -> int:
+    """Close questions of runs that have ended; return how many."""
+    over = Question.objects.using(alias).filter(closed_at__isnull=True, run__state__in=[each.value for each in ENDED])
+    ids = list(over.values_list("pk", flat=True)[:most])
+    rows = Question.objects.using(alias).filter(pk__in=ids, closed_at__isnull=True)
+    return rows.update(closed_at=now, outcome=rules.ENDED, next_at=None) if ids else 0
+
+
+def open_again(alias: str, run_id: str) -> None:
+    """Open the questions that were closed because the run had ended: it goes on."""
+    rows = Question.objects.using(alias).filter(run_id=run_id, outcome=rules.ENDED)
+    for row in rows.values(*QUESTION.names):
+        put(alias, rules.opened_again(QuestionRecord(**row)))

@@ -1,0 +1,33 @@
+"""Forms that the tests of questions ask with."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib.auth.models import Group
+
+
+class RefundForm(forms.Form):
+    """A refund that may be refused."""
+
+    approved = forms.BooleanField(required=False, initial=True)
+    amount = forms.DecimalField(max_digits=8, decimal_places=2, min_value=Decimal("0.01"))
+    reason = forms.CharField(required=False, widget=forms.Textarea)
+
+
+class GroupForm(forms.Form):
+    """A choice of rows."""
+
+    group = forms.ModelChoiceField(Group.objects.all())
+    others = forms.ModelMultipleChoiceField(Group.objects.all(), required=False)
+
+
+class OwnRefusal(forms.Form):
+    """A form that says itself what a refusal is."""
+
+    mark = forms.IntegerField()
+
+    def refuses(self) -> Any:
+        return self.cleaned_data["mark"] > 4

@@ -1,0 +1,5 @@
+"""The URLs of a project that includes nothing."""
+
+from typing import Any
+
+urlpatterns: list[Any] = []

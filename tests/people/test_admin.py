@@ -1,0 +1,201 @@
+"""The inbox of the admin, the page of a question, and the questions on a run's page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from durable import Context, workflow
+from durable.models import OperatorAction
+from durable.people import questions_for, questions_of
+from durable.testing import Harness
+from tests.people.conftest import People
+from tests.people.forms import RefundForm
+
+CHANGE = "auth.change_group"
+INBOX = "/admin/durable/run/inbox/"
+
+
+@workflow(name="tests.people.refund")
+def refund(ctx: Context, /, with_form: bool = True, name: str = "approve refund", **options: Any) -> Any:
+    options = {"permission": CHANGE, **options}
+    verdict = ctx.ask_person(name, RefundForm if with_form else None, **options)
+    return [verdict.data, verdict.by, verdict.comment]
+
+
+@pytest.fixture
+def h(db: None) -> Iterator[Harness]:
+    with Harness(store="database") as harness:
+        yield harness
+
+
+def staff(user: User, *permissions: str) -> Client:
+    from django.contrib.auth.models import Permission
+
+    user.is_staff = True
+    user.save()
+    for each in permissions:
+        user.user_permissions.add(Permission.objects.get(codename=each, content_type__app_label="durable"))
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(user)
+    return client
+
+
+def opened(h: Harness, **options: Any) -> tuple[Any, str]:
+    run = h.start(refund, **options)
+    h.settle()
+    [question] = questions_of(run.id)
+    return run, f"{INBOX}{question.id}/answer/"
+
+
+def text(response: Any, status: int = 200) -> str:
+    assert response.status_code == status, (response.status_code, response.content.decode()[-3000:])
+    return str(response.content.decode())
+
+
+def post(client: Client, path: str, **data: Any) -> Any:
+    page = client.get(path)
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', text(page))
+    assert token is not None
+    return client.post(path, {**data, "csrfmiddlewaretoken": token[1]})
+
+
+def test_a_user_with_no_other_permission_finds_and_answers_it(h: Harness, people: People) -> None:
+    run, path = opened(h, text="<b>Late</b> delivery")
+    client = staff(people.allowed("anna"))
+    page = text(client.get(INBOX))
+    assert "approve refund" in page
+    assert "&lt;b&gt;Late&lt;/b&gt; delivery" in page
+    assert run.id not in page, "who may not see runs is not told of any"
+    assert path in page
+    index = text(client.get("/admin/"))
+    assert INBOX in index
+    answer = post(client, path, amount="12.50", approved="on", durable_comment="fine")
+    assert answer.status_code == 302
+    assert answer["Location"] == INBOX
+    h.settle()
+    assert run.output[1:] == ["anna", "fine"]
+    assert "No question waits for you." in text(client.get(INBOX))
+    [row] = OperatorAction.objects.filter(run_id=run.id)
+    assert (row.action, row.source, row.outcome, row.actor) == ("answer", "admin", "done", people.anna)
+
+
+def test_yes_and_no_are_buttons(h: Harness, people: People) -> None:
+    run, path = opened(h, with_form=False)
+    client = staff(people.allowed("anna"))
+    refused = post(client, path)
+    assert "Say yes or no." in text(refused, 422)
+    assert post(client, path, durable_verdict="no").status_code == 302
+    h.settle()
+    assert run.output[0] is False
+
+
+def test_what_the_form_refuses_is_shown_with_what_was_written(h: Harness, people: People) -> None:
+    _run, path = opened(h)
+    client = staff(people.allowed("anna"))
+    page = text(post(client, path, amount="<script>", reason="as said", durable_comment="mine"), 422)
+    assert "Enter a number." in page
+    assert "&lt;script&gt;" in page
+    assert "<script>alert" not in page
+    assert "as said" in page
+    assert "mine" in page
+    assert len(questions_for(people.anna)) == 1
+
+
+def test_without_the_token_of_the_page_nothing_is_done(h: Harness, people: People) -> None:
+    run, path = opened(h)
+    client = staff(people.allowed("anna"))
+    assert client.post(path, {"amount": "1"}).status_code == 403
+    for method in ("GET", "HEAD", "OPTIONS"):
+        client.generic(method, f"{path}?amount=1&durable_verb=answer&durable_verdict=yes")
+    h.settle()
+    assert run.state == "sleeping"
+
+
+def test_others_see_no_question(h: Harness, people: People) -> None:
+    run, path = opened(h)
+    eve = staff(people.eve)
+    assert "approve refund" not in text(eve.get(INBOX))
+    assert INBOX not in text(eve.get("/admin/"))
+    assert "There is no such question." in text(eve.get(path), 404)
+    assert eve.post(path, {"amount": "1"}).status_code == 403, "no token"
+    viewer = staff(people.viewer, "view_run")
+    assert "not for you" in text(viewer.get(path), 403)
+    assert text(viewer.get(reverse("admin:durable_run_change", args=[run.id])))
+    anonymous = Client().get(path)
+    assert (anonymous.status_code, "/login/" in anonymous["Location"]) == (302, True)
+    no_staff = Client()
+    no_staff.force_login(people.allowed("anna"))
+    assert no_staff.get(path).status_code == 302
+    unknown = staff(people.anna).get(f"{INBOX}{'0' * 16}/answer/")
+    assert unknown.status_code == 404
+
+
+def test_a_question_that_was_answered_meanwhile_says_so(h: Harness, people: People) -> None:
+    run, path = opened(h)
+    client = staff(people.allowed("anna"))
+    text(client.get(path))
+    h.answer(run, "approve refund", {"amount": 1}, by=people.allowed("bert"))
+    assert "not open any more" in text(client.get(path), 404)
+
+
+def test_a_run_page_has_the_form_and_a_button(h: Harness, people: People) -> None:
+    run, path = opened(h)
+    change = reverse("admin:durable_run_change", args=[run.id])
+    anna = staff(people.allowed("anna"), "view_run")
+    page = text(anna.get(change))
+    assert page.count(f'action="{path}"') == 1
+    assert "Answer “approve refund”" in page
+    assert "waiting for a person to answer" in page.lower()
+    viewer = staff(people.viewer, "view_run")
+    assert path not in text(viewer.get(change))
+    assert "Answer “" not in text(viewer.get(change))
+
+
+def test_claiming_commenting_and_handing_over(h: Harness, people: People) -> None:
+    _run, path = opened(h)
+    client = staff(people.allowed("anna"))
+    bert = people.allowed("bert")
+    assert post(client, path, durable_verb="comment", durable_comment="<i>who knows?</i>").status_code == 302
+    assert post(client, path, durable_verb="claim").status_code == 302
+    assert questions_for(bert) == []
+    page = text(client.get(path))
+    assert "anna has claimed it." in page
+    assert "&lt;i&gt;who knows?" in page
+    assert "There is no user and no group" in text(
+        post(client, path, durable_verb="hand_over", durable_to="nobody"), 422
+    )
+    assert "There is no user and no group" in text(post(client, path, durable_verb="hand_over", durable_to="\x00"), 422)
+    refused = post(client, path, durable_verb="hand_over", durable_to=people.eve.username)
+    assert "may not answer" in text(refused, 403)
+    assert post(client, path, durable_verb="hand_over", durable_to="bert").status_code == 302
+    assert len(questions_for(bert)) == 1
+    assert questions_for(people.anna) == []
+
+
+def test_a_form_that_is_gone_says_so(h: Harness, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.people import forms
+
+    _run, path = opened(h)
+    monkeypatch.delattr(forms, "RefundForm")
+    client = staff(people.allowed("anna"))
+    for page in (INBOX, path):
+        assert "cannot be imported" in text(client.get(page))
+
+
+def test_an_inbox_costs_a_constant_number_of_statements(
+    h: Harness, people: People, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(12):
+        opened(h, name=f"question {number}", about="auth.group:1", not_by="user:nobody")
+    client = staff(people.allowed("anna"))
+    client.get(INBOX)
+    with django_assert_max_num_queries(14 + 12):  # what each is about is looked up
+        page = text(client.get(INBOX))
+    assert all(f"question {number}" in page for number in range(12))

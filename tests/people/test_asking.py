@@ -1,0 +1,725 @@
+"""`ctx.ask_person`: who may answer, what an answer is, and what becomes of a question."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, Group, User
+from django.test import override_settings
+
+from durable import AsyncContext, Context
+from durable.errors import (
+    EntryNotFoundError,
+    FormInvalidError,
+    NotAllowedError,
+    PersonTimeoutError,
+    QuestionClosedError,
+)
+from durable.operations.audit import Actor, acting_as
+from durable.people import Verdict, question, questions_for, questions_of
+from durable.testing import Harness, SimulatedCrash
+from tests.people import forms as own_forms
+from tests.people.conftest import NOW, People
+from tests.people.forms import GroupForm, OwnRefusal, RefundForm
+
+CHANGE = "auth.change_group"
+
+
+def asking(form: Any = None, **options: Any) -> Any:
+    def order(ctx: Context) -> Any:
+        verdict = ctx.ask_person("approve refund", form, **options)
+        return [verdict.data, verdict.by, verdict.at, verdict.comment, verdict.approved]
+
+    return order
+
+
+def opened(h: Harness, *args: Any, **options: Any) -> Any:
+    options = options if {"to", "permission"} & options.keys() else {"permission": CHANGE, **options}
+    run = h.start(asking(*args, **options))
+    h.settle()
+    assert h.peek(run).state == "sleeping", h.peek(run)
+    return run
+
+
+# -- an answer
+
+
+def test_a_form_is_asked_for_and_its_data_comes_back(h: Harness, people: People) -> None:
+    anna = people.allowed("anna")
+    run = opened(h, RefundForm, timeout="10 days")
+    parked = h.peek(run)
+    assert (parked.wake_at, parked.waiting_for) == (NOW + timedelta(days=10), None)
+    [found] = questions_for(anna)
+    assert (found.run_id, found.location, found.form_class) == (run.id, "approve refund", RefundForm)
+    assert found.answer({"approved": "on", "amount": "12.50"}, by=anna, comment=" late ") is not None
+    h.settle()
+    assert run.output == [{"approved": True, "amount": Decimal("12.50"), "reason": ""}, "anna", NOW, "late", True]
+    assert questions_for(anna) == []
+
+
+@pytest.mark.parametrize(("given", "is_yes"), [(True, True), (False, False), ("no", False), ({"verdict": "yes"}, True)])
+def test_without_a_form_people_say_yes_or_no(h: Harness, people: People, given: Any, is_yes: bool) -> None:
+    run = opened(h)
+    assert questions_of(run.id)[0].form_class is None
+    h.answer(run, "approve refund", given, by=people.allowed("anna"), comment="so it is")
+    h.settle()
+    assert run.output == [is_yes, "anna", NOW, "so it is", is_yes]
+
+
+@pytest.mark.parametrize("given", [None, "perhaps", 7, {}, {"verdict": "\x00"}, b"yes"], ids=repr)
+def test_what_is_neither_yes_nor_no_is_refused_and_asked_again(h: Harness, people: People, given: Any) -> None:
+    run = opened(h)
+    anna = people.allowed("anna")
+    with pytest.raises(FormInvalidError) as caught:
+        h.answer(run, "approve refund", given, by=anna)
+    assert caught.value.errors == {"verdict": ["The answer is yes or no: True or False."]}
+    assert len(questions_for(anna)) == 1
+
+
+def test_an_answer_that_the_form_refuses_changes_nothing(h: Harness, people: People) -> None:
+    run = opened(h, RefundForm)
+    anna = people.allowed("anna")
+    with pytest.raises(FormInvalidError, match="amount") as caught:
+        h.answer(run, "approve refund", {"amount": "-1"}, by=anna)
+    assert list(caught.value.errors) == ["amount"]
+    h.settle()
+    assert h.peek(run).state == "sleeping"
+    h.answer(run, "approve refund", {"amount": "1", "approved": True}, by=anna)
+    h.settle()
+    assert run.output[0]["amount"] == Decimal(1)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ["<script>alert(1)</script>", "x" * 200_000, "\u202e🎉ß\u0301", "'; DROP TABLE durable_run; --", "{a} %s {{ b }}"],
+    ids=["html", "long", "unicode", "sql", "format"],
+)
+def test_hostile_text_comes_back_as_it_was_given(h: Harness, people: People, hostile: str) -> None:
+    run = opened(h, RefundForm)
+    h.answer(run, "approve refund", {"amount": 1, "reason": hostile}, by=people.allowed("anna"))
+    h.settle()
+    assert run.output[0]["reason"] == hostile
+
+
+def test_what_cannot_be_recorded_is_an_error_of_the_form(h: Harness, people: People) -> None:
+    run = opened(h, RefundForm)
+    anna = people.allowed("anna")
+    for value in ("x" * 2_000_000, "\x00"):
+        with pytest.raises(FormInvalidError):
+            h.answer(run, "approve refund", {"amount": 1, "reason": value}, by=anna)
+    with pytest.raises(FormInvalidError, match="comment"):
+        h.answer(run, "approve refund", {"amount": 1}, by=anna, comment="x" * 10_001)
+    with pytest.raises(FormInvalidError, match="mapping"):
+        h.answer(run, "approve refund", [1], by=anna)
+    assert len(questions_for(anna)) == 1
+
+
+def test_rows_are_recorded_as_their_keys(h: Harness, people: People) -> None:
+    run = opened(h, GroupForm)
+    other = Group.objects.create(name="other")
+    given = {"group": people.managers.pk, "others": [other.pk]}
+    h.answer(run, "approve refund", given, by=people.allowed("anna"))
+    h.settle()
+    assert run.output[0] == {"group": people.managers.pk, "others": [other.pk]}
+
+
+def test_a_form_may_say_itself_what_a_refusal_is(h: Harness, people: People) -> None:
+    run = opened(h, OwnRefusal, approvals=2)
+    h.answer(run, "approve refund", {"mark": 5}, by=people.allowed("anna"))
+    h.settle()
+    assert (run.output[0], run.output[4]) == ({"mark": 5}, False)
+
+
+# -- who may answer
+
+
+def test_only_who_has_the_permission_may_answer(h: Harness, people: People) -> None:
+    run = opened(h, RefundForm)
+    assert questions_for(people.eve) == []
+    with pytest.raises(NotAllowedError, match=r"auth\.change_group"):
+        h.answer(run, "approve refund", {"amount": 1}, by=people.eve)
+    assert len(questions_for(people.allowed("anna"))) == 1
+
+
+def test_a_question_for_a_group_is_for_its_members(h: Harness, people: People) -> None:
+    run = opened(h, to=people.managers, permission=CHANGE)
+    max_, anna = people.manager("max"), people.allowed("anna")
+    both = people.manager("both")
+    people.allowed("both")
+    assert [len(questions_for(each)) for each in (max_, anna, both)] == [0, 0, 1]
+    for each in (max_, anna):
+        with pytest.raises(NotAllowedError):
+            h.answer(run, "approve refund", True, by=each)
+    h.answer(run, "approve refund", True, by=both)
+
+
+@pytest.mark.parametrize("how", ["row", "name"])
+def test_a_question_for_a_user_is_for_nobody_else(h: Harness, people: People, how: str) -> None:
+    run = opened(h, to=people.max if how == "row" else "user:max")
+    root = User.objects.create_superuser("root")
+    assert [len(questions_for(each)) for each in (people.max, people.anna, root)] == [1, 0, 0]
+    with pytest.raises(NotAllowedError, match="it is for max"):
+        h.answer(run, "approve refund", True, by=root)
+    h.answer(run, "approve refund", True, by=people.max)
+
+
+def test_a_group_may_be_named(h: Harness, people: People) -> None:
+    opened(h, to="group:managers")
+    assert len(questions_for(people.manager("max"))) == 1
+    assert questions_for(people.anna) == []
+
+
+def test_a_question_for_nobody_in_particular_is_for_operators(h: Harness, people: People) -> None:
+    run = h.start(asking())
+    h.settle()
+    assert questions_for(people.anna) == []
+    with pytest.raises(NotAllowedError, match=r"durable\.operate_run"):
+        h.answer(run, "approve refund", True, by=people.anna)
+    root = User.objects.create_superuser("root")
+    assert len(questions_for(root)) == 1
+    h.answer(run, "approve refund", True, by=root)
+
+
+def test_a_user_who_was_deactivated_or_deleted_meanwhile_may_not(h: Harness, people: People) -> None:
+    run = opened(h)
+    anna, bert = people.allowed("anna"), people.allowed("bert")
+    User.objects.filter(pk=anna.pk).update(is_active=False)
+    User.objects.filter(pk=bert.pk).delete()
+    for each in (anna, bert, AnonymousUser(), None, "carl", 7, User(username="unsaved")):
+        assert questions_for(each) == []
+        with pytest.raises(NotAllowedError):
+            h.answer(run, "approve refund", True, by=each)
+    assert h.peek(run).state == "sleeping"
+
+
+def test_a_permission_that_was_taken_away_is_gone_at_once(h: Harness, people: People) -> None:
+    run = opened(h)
+    anna = people.allowed("anna")
+    assert anna.has_perm(CHANGE)  # and the object keeps that
+    anna.user_permissions.clear()
+    with pytest.raises(NotAllowedError):
+        h.answer(run, "approve refund", True, by=anna)
+
+
+@pytest.mark.parametrize("how", ["row", "key", "name", "list"])
+def test_four_eyes_are_more_than_two(h: Harness, people: People, how: str) -> None:
+    anna, bert = people.allowed("anna"), people.allowed("bert")
+    excluded: Any = {"row": anna, "key": anna.pk, "name": "anna", "list": [people.eve, anna]}[how]
+    run = opened(h, not_by=excluded)
+    assert questions_for(anna) == []
+    with pytest.raises(NotAllowedError, match="four eyes"):
+        h.answer(run, "approve refund", True, by=anna)
+    h.answer(run, "approve refund", True, by=bert)
+
+
+def test_the_starter_may_not_answer(h: Harness, people: People) -> None:
+    anna, bert = people.allowed("anna"), people.allowed("bert")
+    for each in (anna, bert):
+        each.is_superuser = True
+        each.save()
+    with acting_as(Actor("admin", user=anna)):
+        run = h.start(asking(permission=CHANGE, not_by="starter"))
+    h.settle()
+    with pytest.raises(NotAllowedError, match="four eyes"):
+        h.answer(run, "approve refund", True, by=anna)
+    h.answer(run, "approve refund", True, by=bert)
+
+
+def test_a_starter_who_is_not_recorded_lets_nobody_answer(h: Harness, people: People) -> None:
+    run = opened(h, not_by="starter")
+    with pytest.raises(NotAllowedError, match="name the user in not_by="):
+        h.answer(run, "approve refund", True, by=people.allowed("anna"))
+
+
+def test_who_has_answered_before_may_be_excluded(h: Harness, people: People) -> None:
+    anna, bert = people.allowed("anna"), people.allowed("bert")
+
+    def order(ctx: Context) -> Any:
+        first = ctx.ask_person("first", permission=CHANGE)
+        second = ctx.ask_person("second", permission=CHANGE, not_by=first)
+        return [first.by, second.by]
+
+    run = h.start(order)
+    h.settle()
+    h.answer(run, "first", True, by=anna)
+    h.settle()
+    User.objects.filter(pk=anna.pk).update(username="renamed")
+    with pytest.raises(NotAllowedError, match="four eyes"):
+        h.answer(run, "second", True, by=anna)
+    h.answer(run, "second", True, by=bert)
+    h.settle()
+    assert run.output == ["anna", "bert"]
+
+
+# -- several approvals
+
+
+def test_two_approvals_are_of_two_people(h: Harness, people: People) -> None:
+    anna, bert = people.allowed("anna"), people.allowed("bert")
+
+    def order(ctx: Context) -> Verdict:
+        return ctx.ask_person("approve refund", RefundForm, permission=CHANGE, approvals=2)
+
+    run = h.start(order)
+    h.settle()
+    assert h.answer(run, "approve refund", {"amount": 1, "approved": True}, by=anna, comment="fine") is None
+    h.settle()
+    assert h.peek(run).state == "sleeping"
+    [found] = questions_for(bert)
+    assert (found.answered_by, found.answers[0].data["amount"], found.answers[0].comment) == (("anna",), 1, "fine")
+    assert questions_for(anna) == []
+    with pytest.raises(NotAllowedError, match="already"):
+        h.answer(run, "approve refund", {"amount": 2, "approved": True}, by=anna)
+    h.advance("1 hour")
+    h.answer(run, "approve refund", {"amount": 3, "approved": True}, by=bert)
+    h.settle()
+    verdict: Any = run.output
+    assert (verdict.by, verdict.data["amount"], verdict.approved) == ("bert", 3, True)
+    assert [(each.by, each.data["amount"], each.at) for each in verdict.answers] == [
+        ("anna", 1, NOW),
+        ("bert", 3, NOW + timedelta(hours=1)),
+    ]
+
+
+def test_a_refusal_ends_it_at_once(h: Harness, people: People) -> None:
+    run = opened(h, approvals=3)
+    h.answer(run, "approve refund", True, by=people.allowed("anna"))
+    h.answer(run, "approve refund", False, by=people.allowed("bert"), comment="no")
+    with pytest.raises(QuestionClosedError):
+        h.answer(run, "approve refund", True, by=people.allowed("carl"))
+    h.settle()
+    assert run.output == [False, "bert", NOW, "no", False]
+
+
+# -- when it is over
+
+
+def test_nobody_answers_in_time(h: Harness, people: People) -> None:
+    def order(ctx: Context) -> str:
+        try:
+            ctx.ask_person("approve refund", permission=CHANGE, timeout="2 days")
+        except PersonTimeoutError as error:
+            return error.question
+        return "answered"
+
+    run = h.start(order)
+    h.settle()
+    h.advance(timedelta(days=2))
+    with pytest.raises(QuestionClosedError, match="its time is over"):
+        h.answer(run, "approve refund", True, by=people.allowed("anna"))
+    assert questions_for(people.anna) == []
+    h.settle()
+    assert run.output == "approve refund"
+    with pytest.raises(QuestionClosedError):
+        h.answer(run, "approve refund", True, by=people.anna)
+
+
+def test_an_answer_in_time_counts_however_late_the_worker_is(h: Harness, people: People) -> None:
+    run = opened(h, timeout="2 days")
+    h.advance(timedelta(days=2) - timedelta(seconds=1))
+    h.answer(run, "approve refund", True, by=people.allowed("anna"))
+    h.advance("5 days")
+    h.settle()
+    assert run.output[0] is True
+
+
+def test_a_timeout_comes_from_the_settings(h: Harness, people: People) -> None:
+    run = opened(h)
+    assert h.peek(run).wake_at == NOW + timedelta(days=30)
+    with override_settings(DURABLE={"ASK_TIMEOUT": "3 days"}):
+        other = opened(h)
+    assert h.peek(other).wake_at == NOW + timedelta(days=3)
+
+
+def test_a_run_that_was_cancelled_asks_nobody(h: Harness, people: People) -> None:
+    run = opened(h)
+    run.cancel()
+    h.settle()
+    assert questions_for(people.allowed("anna")) == []
+    with pytest.raises(QuestionClosedError, match="run has ended"):
+        h.answer(run, "approve refund", True, by=people.anna)
+
+
+def test_an_old_question_is_dead_after_a_rewind(h: Harness, people: People) -> None:
+    given: list[int] = []
+
+    def order(ctx: Context) -> Any:
+        ctx.step("first", given.append, 1)
+        return ctx.ask_person("approve refund", permission=CHANGE).data
+
+    anna = people.allowed("anna")
+    run = h.start(order)
+    h.settle()
+    [old] = questions_for(anna)
+    run.replay("first", in_place=True)
+    with pytest.raises(QuestionClosedError):
+        old.answer(False, by=anna)
+    assert questions_for(anna) == []
+    h.settle()
+    with pytest.raises(QuestionClosedError):
+        old.answer(False, by=anna)
+    [new] = questions_for(anna)
+    assert new.id != old.id
+    new.answer(True, by=anna)
+    h.settle()
+    assert run.output is True
+
+
+def test_a_copy_of_a_run_asks_for_itself(h: Harness, people: People) -> None:
+    def order(ctx: Context) -> Any:
+        ctx.step("first", int)
+        asked = ctx.ask_person("approve refund", permission=CHANGE).data
+        ctx.step("last", int)
+        return asked
+
+    anna = people.allowed("anna")
+    run = h.start(order)
+    h.settle()
+    copy = run.replay("first", in_place=False)
+    h.settle()
+    assert {each.run_id for each in questions_for(anna)} == {run.id, copy.id}
+    h.answer(run, "approve refund", True, by=anna)
+    h.answer(copy, "approve refund", False, by=anna)
+    h.settle()
+    assert (run.output, copy.output) == (True, False)
+    later = run.replay("last", in_place=False)
+    h.settle()
+    assert later.output is True
+
+
+def test_a_loser_of_a_race_asks_nobody(h: Harness, people: People) -> None:
+    def order(ctx: Context) -> Any:
+        return ctx.race(
+            "either",
+            {
+                "asked": lambda c: c.ask_person("approve refund", permission=CHANGE).by,
+                "late": lambda c: c.sleep("a day", "1 day"),
+            },
+        ).winner
+
+    anna = people.allowed("anna")
+    run = h.start(order)
+    h.settle()
+    [found] = questions_for(anna)
+    h.advance("1 day")
+    h.settle()
+    assert run.output == "late"
+    with pytest.raises(QuestionClosedError):
+        found.answer(True, by=anna)
+
+
+def test_branches_ask_beside_each_other(h: Harness, people: People) -> None:
+    def order(ctx: Context) -> Any:
+        asked = {name: lambda c: c.ask_person("ok", permission=CHANGE) for name in ("left", "right")}
+        return {name: each.data for name, each in ctx.join("both", asked).items()}
+
+    anna = people.allowed("anna")
+    run = h.start(order)
+    h.settle()
+    assert len(questions_for(anna)) == 2
+    with pytest.raises(EntryNotFoundError):
+        h.answer(run, "ok", True, by=anna)
+    h.answer(run, "both/right/ok", False, by=anna)
+    h.settle()
+    h.answer(run, "both/left/ok", True, by=anna)
+    h.settle()
+    assert run.output == {"left": True, "right": False}
+
+
+@pytest.mark.parametrize("store", ["memory", "database"])
+def test_a_run_that_failed_and_is_recovered_asks_again(people: People, store: Any) -> None:
+    is_broken = [False]
+
+    def order(ctx: Context) -> Any:
+        if is_broken[0]:
+            raise NameError("a mistake of the code, which stops the run while the question waits")
+        return ctx.ask_person("ok", permission=CHANGE).data
+
+    anna = people.allowed("anna")
+    with Harness(now=NOW, store=store, strict=False) as h:
+        run = h.start(order)
+        h.settle()
+        [found] = questions_for(anna)
+        is_broken[0] = True
+        h.run(run)
+        assert h.peek(run).state == "failed"
+        assert questions_for(anna) == []
+        with pytest.raises(QuestionClosedError):
+            found.answer(True, by=anna)
+        assert h._store.close_questions(h.now, 10) == 1
+        is_broken[0] = False
+        run.recover()
+        h.settle()
+        assert [each.id for each in questions_for(anna)] == [found.id]
+        h.answer(run, "ok", True, by=anna)
+        h.settle()
+        assert run.output is True
+
+
+def test_an_unknown_question_is_not_found(h: Harness, people: People) -> None:
+    run = opened(h)
+    with pytest.raises(EntryNotFoundError):
+        h.answer(run, "approve", True, by=people.allowed("anna"))
+    for unknown in ("", "x" * 1_000, "\x00", "0" * 16):
+        with pytest.raises(QuestionClosedError):
+            question(unknown)
+
+
+# -- the same question again
+
+
+def test_it_is_asked_once_whatever_crashes(h: Harness, people: People) -> None:
+    anna = people.allowed("anna")
+
+    def drive(harness: Harness, handle: Any) -> None:
+        harness.settle()
+        for each in questions_of(handle.id, is_open=True):
+            each.answer({"amount": 1, "approved": True}, by=anna)
+        harness.finish(handle)
+        assert len(questions_of(handle.id)) == 1
+
+    assert h.crash_everywhere(asking(RefundForm, permission=CHANGE), drive=drive) >= 2
+
+
+def test_a_crash_before_the_commit_leaves_no_question(h: Harness, people: People) -> None:
+    run = h.start(asking(permission=CHANGE))
+    with h.crash_at(1), pytest.raises(SimulatedCrash):
+        h.run(run)
+    assert questions_of(run.id) == []
+    h.run(run)
+    assert len(questions_of(run.id)) == 1
+    h.run(run)
+    assert len(questions_of(run.id)) == 1
+
+
+def test_async_workflows_await_people(h: Harness, people: People) -> None:
+    async def order(ctx: AsyncContext) -> Any:
+        verdict = await ctx.ask_person("approve refund", RefundForm, permission=CHANGE)
+        return verdict.data["amount"]
+
+    run = h.start(order)
+    h.settle()
+    h.answer(run, "approve refund", {"amount": "3"}, by=people.allowed("anna"))
+    h.settle()
+    assert run.output == 3
+
+
+def test_it_is_deterministic(h: Harness, people: People) -> None:
+    anna = people.allowed("anna")
+
+    def drive(harness: Harness, handle: Any) -> None:
+        harness.settle()
+        harness.answer(handle, "approve refund", True, by=anna)
+        harness.finish(handle)
+
+    assert h.assert_deterministic(asking(permission=CHANGE), drive=drive) > 0
+
+
+# -- a form that changes
+
+
+def test_a_form_that_changed_is_validated_anew(h: Harness, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    from django import forms
+
+    class Changed(RefundForm):
+        account = forms.CharField()
+
+    anna = people.allowed("anna")
+    run = opened(h, "tests.people.forms.RefundForm")
+    monkeypatch.setattr(own_forms, "RefundForm", Changed)
+    with pytest.raises(FormInvalidError) as caught:
+        h.answer(run, "approve refund", {"amount": 1, "approved": "on"}, by=anna)
+    assert list(caught.value.errors) == ["account"]
+    h.answer(run, "approve refund", {"amount": 1, "approved": "on", "account": "DE1"}, by=anna)
+    monkeypatch.undo()
+    h.settle()
+    assert run.output[0]["account"] == "DE1"
+
+
+@pytest.mark.parametrize("stand_in", [None, 7, "broken"], ids=["gone", "no form", "no form either"])
+def test_a_form_that_is_gone_refuses_answers_and_no_pass(
+    h: Harness, people: People, monkeypatch: pytest.MonkeyPatch, stand_in: Any
+) -> None:
+    anna = people.allowed("anna")
+    run = opened(h, "tests.people.forms.RefundForm")
+    if stand_in is None:
+        monkeypatch.delattr(own_forms, "RefundForm")
+    else:
+        monkeypatch.setattr(own_forms, "RefundForm", stand_in)
+    [found] = questions_for(anna)
+    with pytest.raises(FormInvalidError, match="RefundForm"):
+        found.answer({"amount": 1}, by=anna)
+    h.run(run)
+    assert h.peek(run).state == "sleeping"
+    monkeypatch.undo()
+    found.answer({"amount": 1}, by=anna)
+    h.settle()
+    assert run.output[1] == "anna"
+
+
+def test_the_code_may_ask_for_another_form_in_a_later_pass(lenient: Harness, people: People) -> None:
+    anna = people.allowed("anna")
+    asked: list[Any] = [RefundForm]
+
+    def order(ctx: Context) -> Any:
+        return ctx.ask_person("approve refund", asked[0], permission=CHANGE).data
+
+    run = lenient.start(order)
+    lenient.settle()
+    asked[0] = OwnRefusal
+    lenient.run(run)
+    [found] = questions_for(anna)
+    assert found.form_class is OwnRefusal
+    found.answer({"mark": 1}, by=anna)
+    lenient.settle()
+    assert run.output == {"mark": 1}
+
+
+# -- handing over, claiming, commenting
+
+
+def test_a_question_is_handed_over(h: Harness, people: People) -> None:
+    run = opened(h, to=people.max)
+    [found] = questions_for(people.max)
+    with pytest.raises(NotAllowedError):
+        found.hand_over(people.anna, by=people.eve)
+    found.hand_over(people.anna, by=people.max, comment="on holiday")
+    assert questions_for(people.max) == []
+    [handed] = questions_for(people.anna)
+    assert (handed.to, [each["text"] for each in handed.notes]) == ("anna", ["→ anna: on holiday"])
+    with pytest.raises(NotAllowedError):
+        h.answer(run, "approve refund", True, by=people.max)
+    h.run(run)
+    assert len(questions_for(people.anna)) == 1, "a pass gives it to nobody else"
+    h.answer(run, "approve refund", True, by=people.anna)
+
+
+def test_a_question_is_handed_over_to_nobody_who_may_not_answer(h: Harness, people: People) -> None:
+    opened(h, permission=CHANGE, not_by=people.allowed("bert"))
+    anna = people.allowed("anna")
+    [found] = questions_for(anna)
+    for other in (people.eve, people.bert):
+        with pytest.raises(NotAllowedError):
+            found.hand_over(other, by=anna)
+    for nobody in (None, 7, "somebody"):
+        with pytest.raises((TypeError, ValueError)):
+            found.hand_over(nobody, by=anna)
+    assert len(questions_for(anna)) == 1
+
+
+def test_an_operator_may_hand_over_what_is_for_somebody_else(h: Harness, people: People) -> None:
+    opened(h, to=people.max)
+    [found] = questions_for(people.max)
+    root = User.objects.create_superuser("root")
+    found.hand_over(people.managers, by=root)
+    assert len(questions_for(people.manager("anna"))) == 1
+
+
+def test_who_claims_it_answers_it(h: Harness, people: People) -> None:
+    run = opened(h)
+    anna, bert = people.allowed("anna"), people.allowed("bert")
+    [found] = questions_for(anna)
+    found.claim(by=anna)
+    assert (questions_for(bert), questions_for(anna)[0].claimed_by) == ([], "anna")
+    for verb in (found.claim, found.release):
+        with pytest.raises(NotAllowedError, match="anna has claimed it"):
+            verb(by=bert)
+    with pytest.raises(NotAllowedError):
+        h.answer(run, "approve refund", True, by=bert)
+    found.release(by=anna)
+    h.answer(run, "approve refund", True, by=bert)
+
+
+def test_comments_stay_with_the_question(h: Harness, people: People) -> None:
+    opened(h)
+    anna = people.allowed("anna")
+    [found] = questions_for(anna)
+    found.comment("who <b>knows</b> this? \x00", by=anna)
+    with pytest.raises(NotAllowedError):
+        found.comment("me", by=people.eve)
+    for empty in ("", "  "):
+        with pytest.raises(FormInvalidError):
+            found.comment(empty, by=anna)
+    assert [(each["by"], each["text"]) for each in questions_for(anna)[0].notes] == [
+        ("anna", "who <b>knows</b> this? \x00")
+    ]
+
+
+# -- the audit log
+
+
+def test_each_verb_is_audited_refusals_included(h: Harness, people: People) -> None:
+    run = opened(h)
+    anna = people.allowed("anna")
+    [found] = questions_for(anna)
+    with pytest.raises(NotAllowedError):
+        found.answer(True, by=people.eve)
+    with pytest.raises(FormInvalidError):
+        found.answer("perhaps", by=anna)
+    found.comment("hm", by=anna)
+    found.answer(True, by=anna)
+    rows = [(each.action, each.outcome, each.actor_label) for each in h.actions if each.run_id == run.id]
+    assert rows == [
+        ("answer", "denied", "eve"),
+        ("answer", "invalid", "anna"),
+        ("comment", "done", "anna"),
+        ("answer", "done", "anna"),
+    ]
+    assert h.actions[-1].actor_id == anna.pk
+    assert h.actions[-1].detail == 'question "approve refund": approves'
+
+
+# -- mistakes of the code
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"approvals": 0}, ValueError),
+        ({"approvals": True}, ValueError),
+        ({"permission": "approve"}, ValueError),
+        ({"permission": 7}, ValueError),
+        ({"to": 7}, TypeError),
+        ({"to": "somebody"}, TypeError),
+        ({"to": User(username="new")}, ValueError),
+        ({"to": Group(name="new")}, ValueError),
+        ({"about": 7}, TypeError),
+        ({"about": "order"}, ValueError),
+        ({"not_by": 7.5}, TypeError),
+        ({"form": 7}, TypeError),
+        ({"form": "no path"}, ValueError),
+        ({"remind": "10 s"}, ValueError),
+        ({"escalate": "3 days"}, TypeError),
+        ({"escalate": ("3 days", None)}, ValueError),
+        ({"text": "x" * 2_001}, ValueError),
+        ({"timeout": "soon"}, ValueError),
+    ],
+    ids=repr,
+)
+def test_what_no_question_can_have_is_a_mistake(h: Harness, options: Any, error: type[Exception]) -> None:
+    def order(ctx: Context) -> None:
+        with pytest.raises(error):
+            ctx.ask_person("approve refund", **options)
+
+    run = h.start(order)
+    h.settle()
+    assert h.peek(run).state == "completed"
+
+
+def test_no_message_can_be_sent_in_place_of_an_answer(h: Harness, people: People) -> None:
+    run = opened(h)
+    queue = h._store.questions([run.id])[0].queue
+    with pytest.raises(ValueError, match="question"):
+        h.send(run, queue, {"approved": True, "answers": []})
+
+
+def test_a_plain_run_asks_nothing(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    run = h.start(lambda ctx: ctx.step("one", int))
+    h.settle()
+    assert questions_of(run.id) == []
+    assert run.state == "completed"
