@@ -133,6 +133,13 @@ _OPTIONAL: Final[Mapping[str, _Shape]] = {
     "expires_at": _or_none(_is_moment),
     "link": _is_text,
     "event": _with({"name": _is_text, "key": _is_text, "id": _is_text, "run": _is_text}, {"within": _is_number}),
+    "ask": _with(
+        {
+            "id": _is_text,
+            "run": _is_text,
+            "spec": _with({"to_label": _is_text, "permission": _is_text, "form": _or_none(_is_text)}),
+        }
+    ),
 }
 
 

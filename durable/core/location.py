@@ -19,6 +19,8 @@ ANY_QUEUE = "*"
 LINK_QUEUES = "durable.link:"
 #: How the queues of waits for events begin: they too belong to one wait, so what is true of a link's queue is of these.
 EVENT_QUEUES = f"{LINK_QUEUES}event:"
+#: How those of questions to people begin, which are queues of links too.
+QUESTION_QUEUES = f"{LINK_QUEUES}?"
 ITERATION = gettext_noop("iteration {number}")
 #: In a pattern of locations, any iteration of a loop.
 ITERATION_PATTERN = "~"
@@ -176,6 +178,11 @@ def awaited_queues(state: str, waiting_for: str) -> list[str] | None:
     queues = [unescape(each) for each in waiting_for.strip("/").split("/") if not each.startswith(_CHILD)]
     # a run that waits for children or for links alone waits for no message that code could send
     return [each for each in queues if not each.startswith(LINK_QUEUES)] or None
+
+
+def is_of_question(queue: str) -> bool:
+    """Return True for the queue of a question to people: nothing else is sent there."""
+    return queue.startswith(QUESTION_QUEUES)
 
 
 def child_token(run_id: str) -> str:

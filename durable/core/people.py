@@ -18,7 +18,7 @@ from typing import Any, Final
 from durable.core.duration import Duration, parse_duration
 from durable.core.effects import Operation
 from durable.core.errors import PersonTimeoutError
-from durable.core.location import LINK_QUEUES, escape
+from durable.core.location import QUESTION_QUEUES, escape
 from durable.core.messages import Wait, body_of, receive_one
 from durable.core.names.recorded_names import recorded_name, resolve_name
 from durable.core.options import importable_name
@@ -35,19 +35,13 @@ _MOST_NAME: Final = 80  # characters of a question's name in its queue
 _MOST_TEXT: Final = 2_000
 _MOST_KEY: Final = 300
 _MOST_PERMISSION: Final = 255
-_QUESTION: Final = f"{LINK_QUEUES}?"
 #: How the queue of a question stands in a run's `waiting_for`.
-QUEUES: Final = f"/{escape(_QUESTION)}"
+QUEUES: Final = f"/{escape(QUESTION_QUEUES)}"
 
 
 def queue_of(question_id: str, name: str) -> str:
     """Return the queue of the verdict about a question."""
-    return f"{_QUESTION}{question_id}:{name[:_MOST_NAME]}"
-
-
-def is_of_question(queue: str) -> bool:
-    """Return True for the queue of a question: nothing else is sent there."""
-    return queue.startswith(_QUESTION)
+    return f"{QUESTION_QUEUES}{question_id}:{name[:_MOST_NAME]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +69,11 @@ class Asked:
         before = entry.data.get(ASK)
         if before is not None and before["spec"] == spec and before["run"] == scope.journal.run.id:
             return
+        new = scope.environment.new_link()  # the row alone has the nonce, and keeps it
         if before is not None and before["run"] == scope.journal.run.id:
             ask = {**before, "spec": spec}
         else:  # new, or a copy in another run
-            new = scope.environment.new_link()
-            ask = {"id": new["id"], "run": new["run"], "nonce": new["nonce"], "spec": spec}
+            ask = {"id": new["id"], "run": new["run"], "spec": spec}
         queue = queue_of(ask["id"], name)
         scope.journal.mark(entry, data={**entry.data, "names": [queue], ASK: ask})
         scope.journal.add(
@@ -87,7 +81,7 @@ class Asked:
                 question_id=ask["id"],
                 location=entry.location,
                 queue=queue,
-                nonce=ask["nonce"],
+                nonce=new["nonce"],
                 spec=spec,
                 expires_at=expires_at,
             )

@@ -243,6 +243,12 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
         if "within" in awaited:
             yield _("or published before, within"), span(float(awaited["within"]))
         data = _without(data, "names", "count")
+    if entry.kind == EntryKind.MESSAGE and (ask := data.get("ask")) is not None:
+        spec = ask["spec"]
+        yield _("asked"), spec["to_label"] or spec["permission"] or _("whoever may operate runs")
+        if spec["form"]:
+            yield _("form"), spec["form"]
+        data = _without(data, "names", "count")
     for name in _PLAIN.get(entry.kind, ()):
         if (value := data.get(name)) not in (None, "", []):
             told = state_in_words(value) if name == "state" else value

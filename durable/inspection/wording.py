@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.core.errors import InvalidTransitionError, ReplayRefusedError, StaleRunError
 from durable.core.links import is_of_link
-from durable.core.location import EVENT_QUEUES, LINK_QUEUES
+from durable.core.location import EVENT_QUEUES, LINK_QUEUES, is_of_question
 from durable.core.location import display_location as location_in_words
 from durable.core.words import Sentence, Words, safe
 from durable.inspection.humanize import span, thousands
@@ -163,11 +163,13 @@ def display_location(location: str) -> str:
 
 
 def display_queue(queue: str) -> str:
-    """Return the name of a message queue for people: that of a link is "link paid", of an event "event order.paid"."""
+    """Return the name of a message queue for people: that of a link is "link paid", of an event "event paid"."""
     if not is_of_link(queue):
         return queue
     if queue.startswith(EVENT_QUEUES):
         return gettext("event %(name)s") % {"name": queue.removeprefix(EVENT_QUEUES).partition(":")[2]}
+    if is_of_question(queue):
+        return gettext("question %(name)s") % {"name": queue.removeprefix(LINK_QUEUES).partition(":")[2]}
     return gettext("link %(name)s") % {"name": queue.removeprefix(LINK_QUEUES).partition(":")[2]}
 
 
