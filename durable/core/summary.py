@@ -163,7 +163,17 @@ class Summary(str):
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
         return self.kind is SummaryKind.HANDLER_BACKOFF or any(
             each["kind"]
-            not in ("asleep", "answering", "asking_person", "asking_of", "event", "mapping", *_HELD, *_ALONE, *_ALONE.values())
+            not in (
+                "asleep",
+                "answering",
+                "asking_person",
+                "asking_of",
+                "event",
+                "mapping",
+                *_HELD,
+                *_ALONE,
+                *_ALONE.values(),
+            )
             for each in doing
         )
 

@@ -15,7 +15,18 @@ from durable.lint.modules import NOTHING, Display, External, Function, Result, V
 CONTEXT_METHODS: Final = frozenset(
     {
         *("step", "try_step", "try_block", "loop", "sleep", "sleep_until", "join", "race", "child", "start_child"),
-        *("map", "rollback_checkpoint", "compensate", "removed", "get_version", "tag", "link", "ask_person", "event", "publish"),
+        *(
+            "map",
+            "rollback_checkpoint",
+            "compensate",
+            "removed",
+            "get_version",
+            "tag",
+            "link",
+            "ask_person",
+            "event",
+            "publish",
+        ),
     }
 )
 QUEUE_METHODS: Final = frozenset({"next", "next_batch", "send"})

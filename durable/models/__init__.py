@@ -7,7 +7,17 @@ only through `durable.operations`.
 from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.children import Cascade, Child, ChildGroup, ChildReader, GroupTally, Turn
 from durable.models.history import Attempt, Entry, EntryMetadata, HistoryCount, RunStatus, StepSave
-from durable.models.inbox import Event, EventKey, EventWait, IdempotencyKey, KeyedSend, Link, Question, QueueMessage, RunKey
+from durable.models.inbox import (
+    Event,
+    EventKey,
+    EventWait,
+    IdempotencyKey,
+    KeyedSend,
+    Link,
+    Question,
+    QueueMessage,
+    RunKey,
+)
 from durable.models.limits import Limit, LimitKey, RateKey, RateLimit, Reservation, Slot, SlotNote
 from durable.models.operators import (
     AlertState,

@@ -12,7 +12,7 @@ from durable.store.routines.operations import LockTimeout
 class Migration(migrations.Migration):
     """Create the table with its indexes."""
 
-    dependencies = [("durable", "0016_carried")]
+    dependencies = [("durable", "0017_events")]
 
     operations = [
         LockTimeout(),
