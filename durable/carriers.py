@@ -117,6 +117,10 @@ def _dumped(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
+def _path_of(name: str) -> str | None:
+    return conf.CARRY.get(name) if conf.CARRY else None  # None is no setting, but a worker has to go on
+
+
 def _failed(name: str, path: str, what: str, error: Exception) -> CarrierError:
     return CarrierError(name, f"({path}) has failed in {what}: {type(error).__name__}: {error}")
 
@@ -143,7 +147,7 @@ def _restored(run: RunRecord, carried: str) -> Iterator[None]:
     entered: list[tuple[str, AbstractContextManager[Any]]] = []
     try:
         for name, value in json.loads(carried).items():
-            path = conf.CARRY.get(name)
+            path = _path_of(name)
             if path is None:
                 _tell_of_unread(run.id, run.workflow, name)
                 continue
@@ -188,4 +192,4 @@ def check(carried: str | None) -> None:
 
 def unread(carried: str | None) -> list[str]:
     """Return the names of the values that no carrier of this process reads."""
-    return [] if carried is None else [name for name in json.loads(carried) if name not in conf.CARRY]
+    return [] if carried is None else [name for name in json.loads(carried) if _path_of(name) is None]

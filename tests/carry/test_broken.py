@@ -317,6 +317,40 @@ def test_one_that_is_gone_leaves_its_value_unread_and_says_so(h: Harness, caplog
     assert DONE == [("charge", None), ("ship", "acme")], "its value is kept"
 
 
+def test_a_setting_that_is_none_stops_no_worker(h: Harness) -> None:
+    run = h.start(orders)
+    with carrying_with(None):
+        h.run(run)
+        assert orders.start().state == "pending"
+    assert DONE == [("charge", None)]
+
+
+def test_an_async_rollback_handler_and_a_race_have_it(h: Harness) -> None:
+    run = h.start(aundone)
+    assert h.finish(run).state == "failed"
+    assert DONE == [("one", "acme"), ("two", "acme"), ("undo", "acme")]
+
+
+@workflow(name="tests.carry.aundone")
+async def aundone(ctx: AsyncContext) -> None:
+    await ctx.rollback_checkpoint("begin")
+    await ctx.race("race", {"a": first, "b": second})
+    await ctx.step("two", note, "two", rollback=aundo)
+    raise ValueError("no")
+
+
+async def first(ctx: AsyncContext) -> str:
+    return await ctx.step("one", note, "one")
+
+
+async def second(ctx: AsyncContext) -> None:
+    await ctx.sleep("sleep", "1 hour")
+
+
+async def aundo(_context: RollbackContext, _output: str) -> None:
+    note("undo")
+
+
 def test_the_other_carriers_of_a_run_go_on_without_one_that_is_gone(h: Harness) -> None:
     with carrying_with({"gone": PATH, "tenant": PATH}):
         run = h.start(orders)
