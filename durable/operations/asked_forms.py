@@ -58,6 +58,7 @@ def shown(question: Question, posted: Mapping[str, Any] | None = None, problem: 
         form_class = question.form_class
         if form_class is not None:
             form = form_class() if posted is None or is_other_verb(posted) else form_class(posted)
+            form.auto_id = f"id_{question.id}_%s"  # a page may show several forms of one class
     except FormInvalidError as error:
         problem, is_broken = str(error), True
     return ShownQuestion(
