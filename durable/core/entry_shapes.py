@@ -132,7 +132,9 @@ _OPTIONAL: Final[Mapping[str, _Shape]] = {
     "generation": _is_whole,
     "expires_at": _or_none(_is_moment),
     "link": _is_text,
-    "event": _with({"name": _is_text, "key": _is_text, "id": _is_text, "run": _is_text}, {"within": _is_number}),
+    "event": _with(
+        {"name": _is_text, "key": _is_text, "id": _is_text, "run": _is_text, "after": _is_whole}, {"within": _is_number}
+    ),
     "ask": _with(
         {
             "id": _is_text,

@@ -18,6 +18,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from durable.core.control_flow import Park
@@ -103,7 +104,8 @@ class PeekEvents(Ask):
 class TakeEvent(Ask):
     """Put the event that this wait gets into the run's inbox, if it was published before `before`.
 
-    Answer: True if one was put there.
+    Answer: True if one was put there, False if there is none, None if the wait is gone: it has got one, or its run had
+    ended, or it was copied from another database.
     """
 
     wait_id: str
@@ -132,10 +134,11 @@ def await_event(
         scope.determinism.observe(entry)
         wait = Wait(name=name, names=entry.data["names"])
     else:
+        begin = partial(_begin, scope, name, entry, event, key, within, timeout)
         if entry.data.get("event", {}).get("run") != scope.journal.run.id:
-            yield from _begin(scope, name, entry, event, key, within, timeout)
+            yield from begin()
         wait = Wait(name=name, names=entry.data["names"])
-        yield from _received(scope, wait, entry, is_new=is_new)
+        yield from _received(scope, wait, entry, begin, is_new=is_new)
     found = opened(scope, wait, entry)
     if not found:
         raise EventTimeoutError(name, event, key)
@@ -161,11 +164,17 @@ def _begin(
     within: timedelta | None,
     timeout: timedelta | None,
 ) -> Operation:
-    """Begin the wait, and commit it. That of a run from which this one was copied begins anew, with its deadline."""
+    """Begin the wait, and commit it.
+
+    With its deadline, a wait begins anew that was copied from another run, or that the end of the run has dropped.
+    """
     after: int = yield PeekEvents(event, key)
     journal, wait_id = scope.journal, scope.environment.new_id()
     wait = Wait(name=name, names=[queue_of(entry.location, event, key)], timeout=timeout)
-    told: dict[str, Any] = {"name": event, "key": key, "id": wait_id, "run": journal.run.id}
+    before = entry.data.get("event", {})
+    if before.get("run") == journal.run.id:  # it goes on with what was published since it began
+        after = min(after, before["after"])
+    told: dict[str, Any] = {"name": event, "key": key, "id": wait_id, "run": journal.run.id, "after": after}
     if within is not None:
         told["within"] = within.total_seconds()
     kept = {"deadline": entry.data["deadline"]} if "deadline" in entry.data else {}
@@ -205,27 +214,39 @@ def _number_of(message_id: str) -> int:
     return int(number) if wait_id and number.isdecimal() else 0
 
 
-def _received(scope: Scope, wait: Wait, entry: EntryRecord, *, is_new: bool) -> Operation:
+def _received(
+    scope: Scope, wait: Wait, entry: EntryRecord, begin: Callable[[], Operation], *, is_new: bool
+) -> Operation:
     """Complete the entry once its wait has ended."""
     [queue] = wait.queues(entry)
-    told = entry.data["event"]
-    scope.journal.awaited_events[queue] = told["id"]
     deadline = deadline_of(entry)
     is_past = deadline is not None and deadline <= scope.environment.now()
-    before = (
-        deadline if is_past and not is_new else None
-    )  # what was published in time counts, however late this worker is
-    messages: list[Message] = yield from take(scope, wait, [queue], before)
-    if not messages and (yield TakeEvent(told["id"], before)):
-        messages = yield from take(scope, wait, [queue], before)
+    before = deadline if is_past and not is_new else None  # what was published in time counts, however late it is now
+    messages = yield from _look(scope, wait, entry, before)
+    if messages is None:
+        yield from begin()
+        messages = yield from _look(scope, wait, entry, before)
+    told = entry.data["event"]
     if not messages and not is_past:
+        scope.journal.awaited_events[queue] = told["id"]
         doing = [awaiting_event(entry.location, told["name"], told["key"])]
         raise Park(deadline, frozenset({escape(queue)}), doing)
     if not messages:
         scope.journal.add(EventsDropped((told["id"],)))
         yield SAVE
         messages = yield from take(scope, wait, [queue], before)  # one may have been delivered until that commit
-    del scope.journal.awaited_events[queue]
     if any(each.id.partition(":")[2] != told["id"] for each in messages):
         scope.journal.add(EventsDropped((told["id"],)))  # what the wait got before a replay in place
     yield from take_in(scope, wait, entry, messages)
+
+
+def _look(scope: Scope, wait: Wait, entry: EntryRecord, before: datetime | None) -> Operation:
+    """Return the message of the event, or no message; None if the wait is gone without one."""
+    messages: list[Message] = yield from take(scope, wait, wait.queues(entry), before)
+    if messages:
+        return messages
+    is_taken: bool | None = yield TakeEvent(entry.data["event"]["id"], before)
+    if is_taken is False:
+        return []
+    messages = yield from take(scope, wait, wait.queues(entry), before)
+    return messages if messages or is_taken else None

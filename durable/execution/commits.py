@@ -270,10 +270,13 @@ class CommitSession:
             tell(self, question, answer)
         return answer
 
-    def _take_event(self, asked: TakeEvent) -> bool:
-        """Give a wait of the run the event that is there for it; return whether there was one."""
+    def _take_event(self, asked: TakeEvent) -> bool | None:
+        """Give a wait of the run the event that is there for it; see `TakeEvent`."""
         with self._answering():
-            event = self._store.due_event(asked.wait_id, asked.before)
+            wait = self._store.event_wait(asked.wait_id)
+            if wait is None:
+                return None
+            event = self._store.due_event(wait, asked.before)
             if event is None:
                 return False
             number, _ = self._store.deliver(event, 1, partial(delivery, copied=self._copied), asked.wait_id)

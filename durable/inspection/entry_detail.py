@@ -57,7 +57,7 @@ def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
     if entry.kind == EntryKind.MESSAGE:
         facts["received"] = [_received(each) for each in data.get("received", ())]
     if entry.kind == EntryKind.MESSAGE and "event" in data:
-        facts = {**_without(facts, "names"), "event": _without(data["event"], "id", "run")}
+        facts = {**_without(facts, "names"), "event": _without(data["event"], "id", "run", "after")}
     if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
         branches = data.get("branches", {})
         facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}

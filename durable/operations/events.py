@@ -22,12 +22,13 @@ from typing import Any, Final, NamedTuple
 from durable import runtime
 from durable.conf import conf
 from durable.core import registry
-from durable.core.errors import EventConflictError
+from durable.core.errors import EventConflictError, PayloadError
 from durable.core.events import check_key, check_name, delivery
 from durable.core.ids import MAX_ID, check_id, new_id
 from durable.core.places import of_event
 from durable.core.records import EventRecord, RunRecord
 from durable.core.registry import WorkflowDefinition
+from durable.notifier import redis_clients
 from durable.operations import audit
 from durable.operations.audit import audited
 from durable.operations.common import in_async, require_step
@@ -39,6 +40,9 @@ from durable.store.transactions import RowsLocked
 __all__ = ["EventSource", "Published", "apublish", "event", "publish"]
 
 logger = logging.getLogger("durable.operations")
+
+#: At most one log line each half minute for an event.
+_log_this = redis_clients.LogThrottle()
 
 #: The most waiting runs to which the publishing process gives an event; a worker gives it to the others.
 MOST_AT_ONCE: Final = 500
@@ -178,6 +182,9 @@ def deliver_open(seconds: float) -> int:
                     return total
         except RowsLocked:
             continue
+        except PayloadError:  # as without the key that it was encrypted with; the others go on
+            if _log_this(f"{event.number}"):
+                logger.exception('the event "%s" (id %s) cannot be given to the runs that wait', event.name, event.id)
     return total
 
 

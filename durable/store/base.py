@@ -457,11 +457,11 @@ class Store(Protocol):
     def newest_event(self, name: str, key: str) -> int:
         """Return the number of the newest event of this name and key; 0 for none."""
 
-    def due_event(self, wait_id: str, before: datetime | None = None) -> EventRecord | None:
-        """Return the event that this wait gets, of those published before `before`.
+    def event_wait(self, wait_id: str) -> AwaitedEvent | None:
+        """Return the wait; None if it has got its event, was dropped, or never was in this database."""
 
-        None if there is none, and if the wait is no more: it has got one, or was dropped.
-        """
+    def due_event(self, wait: AwaitedEvent, before: datetime | None = None) -> EventRecord | None:
+        """Return the event that this wait gets, of those published before `before`; None if there is none."""
 
     def deliver(
         self,

@@ -638,8 +638,11 @@ class DatabaseStore(RateStore, FamilyStore):
     def newest_event(self, name: str, key: str) -> int:
         return events.newest(self.alias, name, key)
 
-    def due_event(self, wait_id: str, before: datetime | None = None) -> EventRecord | None:
-        return events.due(self.alias, wait_id, before)
+    def event_wait(self, wait_id: str) -> AwaitedEvent | None:
+        return events.find(self.alias, wait_id)
+
+    def due_event(self, wait: AwaitedEvent, before: datetime | None = None) -> EventRecord | None:
+        return events.due(self.alias, wait, before)
 
     def deliver(
         self,

@@ -18,6 +18,7 @@ from durable.conf import conf
 from durable.inspection.bulks import find_bulk
 from durable.models import OperatorAction, QueueMessage, Run
 from durable.operations.bulk import BULK_OPTIONS
+from durable.operations.events import deliver_open
 from tests.cli import workflows
 from tests.cli.conftest import Shell, Stage, state
 from tests.cli.workflows import approving, asked, compensated, echo, failing, napping, paid, refusing, steps, typed
@@ -344,6 +345,7 @@ class TestMessages:
         stage.settle("one")
         done = shell("publish", "order.paid", '{"by": 7}', "--key", "7", "--id", "payment-7")
         assert (done.status, done.out) == (0, "payment-7\n")
+        deliver_open(60.0)  # this transaction never commits
         assert stage.settle("one").state == "completed"
         assert get_run("one").output == {"by": 7}
         assert shell("publish", "order.paid", '{"by": 7}', "--key", "7", "--id", "payment-7").status == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from durable import Break, Continue
+from durable import Break, Continue, workflow
 from durable.errors import EventConflictError, EventTimeoutError, PayloadError
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
@@ -193,6 +193,52 @@ def test_the_end_of_a_run_ends_its_waits(h: Harness, flavour: Flavour, how: str)
         assert waits(h) == []
     h.publish("order.paid", key="7")
     h.settle()
+
+
+@pytest.mark.parametrize("when", ["while it had failed", "after the recovery", "never"])
+def test_a_run_that_failed_while_it_waited_goes_on_waiting(h: Harness, flavour: Flavour, when: str) -> None:
+    """Its end has dropped the wait, and its recovery does not go back to before it."""
+    definition = workflow(name=f"core.events.{flavour}.{when}")(flavour(waiting(timeout="2 days")))
+    run = definition.using(deadline="1 hour").start()
+    h.publish("order.paid", "too early", key="7")
+    h.run(run)
+    h.publish("else", key="7")
+    h.advance("1 hour")
+    assert h.run(run).state == "failed"
+    assert waits(h) == []
+    if when == "while it had failed":
+        h.publish("order.paid", 1, key="7")
+    run.recover()
+    h.run(run)
+    if when == "after the recovery":
+        assert len(waits(h)) == 1
+        h.publish("order.paid", 1, key="7")
+    h.settle()
+    if when == "never":
+        assert h.peek(run).state == "sleeping"
+    else:
+        assert run.output == 1
+        assert waits(h) == []
+
+
+def test_a_new_run_that_replays_one_waits_for_itself(h: Harness, flavour: Flavour) -> None:
+    async def workflow(ctx: Any) -> Any:
+        async def paid(ctx: Any) -> Any:
+            return await ctx.event("paid", "order.paid", key="7")
+
+        async def other(ctx: Any) -> Any:
+            return await ctx.step("other", int)
+
+        return await ctx.join("both", {"paid": paid, "other": other})
+
+    run = h.start(flavour(workflow))
+    h.run(run)
+    again = run.replay("both/other/other")
+    h.settle()
+    assert len(waits(h)) == 2
+    h.publish("order.paid", 1, key="7")
+    h.settle()
+    assert [run.output, again.output] == [{"paid": 1, "other": 0}] * 2
 
 
 def test_a_replay_from_before_the_wait_gets_the_event_again_once(h: Harness, flavour: Flavour) -> None:

@@ -13,6 +13,7 @@ from django.db import transaction
 import durable
 from durable import AsyncContext, Context, event, get_run, workflow
 from durable.core.errors import OutsideStepError
+from durable.core.events import delivery
 from durable.errors import EventConflictError, OperationDeniedError, PayloadError
 from durable.models import Event, EventKey, EventWait, OperatorAction, QueueMessage, Run
 from durable.operations import events
@@ -257,6 +258,29 @@ def test_an_error_of_a_delivery_is_not_the_callers(
         durable.publish("events.paid", 1, key="7")
     assert "a worker will give it to the runs that wait" in caplog.text
     assert delivered(ids) == 0
+    assert events.deliver_open(60.0) == 1
+
+
+def test_an_event_that_cannot_be_read_does_not_hold_up_others(
+    committed: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = waiting(1)
+    monkeypatch.setattr(events, "_deliver_safely", lambda *_: None)
+    other = wait.start(key="8")
+    settle()
+    durable.publish("events.paid", 1, key="7", id="broken")
+    durable.publish("events.paid", 2, key="8", id="whole")
+
+    def reading(event: Any, *args: Any, **options: Any) -> Any:
+        if event.id == "broken":
+            raise PayloadError("the body", "", "it cannot be decrypted", "bring the key back")
+        return delivery(event, *args, **options)
+
+    monkeypatch.setattr("durable.operations.events.delivery", reading)
+    assert events.deliver_open(60.0) == 1
+    assert "broken" in caplog.text
+    assert (delivered(ids), delivered([other.id])) == (0, 1)
+    monkeypatch.undo()
     assert events.deliver_open(60.0) == 1
 
 

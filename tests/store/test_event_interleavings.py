@@ -63,7 +63,8 @@ def deliver_all(store: PostgresStore) -> None:
             pass
         store.close_event(event)
     for wait_id in ("w", "x"):
-        if (due := store.due_event(wait_id)) is not None:
+        wait = store.event_wait(wait_id)
+        if wait is not None and (due := store.due_event(wait)) is not None:
             store.deliver(due, 1, MESSAGE_OF, wait_id)
 
 

@@ -48,6 +48,11 @@ def deliver(store: Store, event: EventRecord, most: int = 100, wait_id: str | No
     return store.deliver(event, most, MESSAGE_OF, wait_id)[0]
 
 
+def due(store: Store, wait_id: str, **options: Any) -> EventRecord | None:
+    wait = store.event_wait(wait_id)
+    return None if wait is None else store.due_event(wait, **options)
+
+
 def bodies(store: Store, run_id: str = "run") -> list[tuple[str, str]]:
     return [(each.queue, each.body) for each in store.messages(run_id)]
 
@@ -106,7 +111,7 @@ def test_a_wait_for_something_else_gets_nothing(store: Store, values: dict[str, 
     wait(store, a_wait(**values))
     [event] = put(store, an_event())
     assert deliver(store, event) == 0
-    assert store.due_event("w") is None
+    assert due(store, "w") is None
     assert store.close_event(event)
 
 
@@ -123,7 +128,7 @@ def test_what_is_due_for_a_wait(store: Store) -> None:
         a_wait("later", after=third.number, since=at(21)),
     ]
     wait(store, *waits)
-    found = {each.id: store.due_event(each.id) for each in waits}
+    found = {each.id: due(store, each.id) for each in waits}
     assert {name: each and each.id for name, each in found.items()} == {
         "new": None,
         "after": "b",
@@ -132,10 +137,10 @@ def test_what_is_due_for_a_wait(store: Store) -> None:
         "recent": "c",
         "later": None,
     }
-    assert store.due_event("after", before=at(10)) is None
-    assert store.due_event("nobody") is None
+    assert due(store, "after", before=at(10)) is None
+    assert due(store, "nobody") is None
     assert deliver(store, third, wait_id="recent") == 1
-    assert store.due_event("recent") is None
+    assert due(store, "recent") is None
     assert deliver(store, third, wait_id="recent") == 0
 
 
@@ -213,7 +218,7 @@ def test_what_ends_waits(store: Store, end: Any, left: Sequence[str]) -> None:
     wait(store, a_wait("other", "other"), run_id="other")
     end(store)
     [event] = put(store, an_event())
-    assert [each.id for each in waits if store.due_event(each.id) is not None] == left
+    assert [each.id for each in waits if due(store, each.id) is not None] == left
     assert deliver(store, event) == len(left) + 1
     assert len(bodies(store)) == len(left)
     assert len(bodies(store, "other")) == 1
@@ -227,7 +232,7 @@ def test_an_ended_run_gets_nothing_and_its_waits_are_forgotten(store: Store) -> 
     assert store.forget_events(NOW, 10) == 0
     [event] = put(store, an_event())
     assert deliver(store, event) == 0
-    assert store.due_event("w") is None
+    assert due(store, "w") is None
 
     held = started(store, "second")
     commit(store, held, changes=by_class([a_wait("v", "second")]))

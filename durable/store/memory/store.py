@@ -530,11 +530,13 @@ class MemoryStore(RateStore, FamilyStore):
         with self._lock:
             return max((each.number for each in self._events.of(name, key)), default=0)
 
-    def due_event(self, wait_id: str, before: datetime | None = None) -> EventRecord | None:
+    def event_wait(self, wait_id: str) -> AwaitedEvent | None:
         with self._lock:
-            wait = self._events.waits.get(wait_id)
-            found = [] if wait is None else self._events.of(wait.name, wait.key)
-            due = (each for each in found if wait is not None and wait.takes(each))
+            return self._events.waits.get(wait_id)
+
+    def due_event(self, wait: AwaitedEvent, before: datetime | None = None) -> EventRecord | None:
+        with self._lock:
+            due = (each for each in self._events.of(wait.name, wait.key) if wait.takes(each))
             return next((each for each in due if before is None or each.published_at < before), None)
 
     def deliver(

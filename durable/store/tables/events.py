@@ -66,11 +66,14 @@ def drop_at(alias: str, run_id: str, locations: Sequence[str]) -> None:
     EventWait.objects.using(alias).filter(run_id=run_id, location__in=locations).delete()
 
 
-def due(alias: str, wait_id: str, before: datetime | None) -> EventRecord | None:
-    """Return the event that this wait gets; None if there is none, and if the wait has got one."""
-    wait = EventWait.objects.using(alias).filter(id=wait_id).first()
-    if wait is None:
-        return None
+def find(alias: str, wait_id: str) -> AwaitedEvent | None:
+    """Return the wait; None if it has got its event, or was dropped."""
+    found = EventWait.objects.using(alias).filter(id=wait_id).first()
+    return None if found is None else found.record
+
+
+def due(alias: str, wait: AwaitedEvent, before: datetime | None) -> EventRecord | None:
+    """Return the event that this wait gets; None if there is none."""
     new = Q(id__gt=wait.after)
     if wait.since is not None:
         new |= Q(id__gt=wait.seen, published_at__gte=wait.since)
@@ -129,24 +132,27 @@ def still_open(alias: str, most: int) -> list[EventRecord]:
 
 
 def forget(alias: str, before: datetime, most: int) -> int:
-    """Delete events published before a moment, keys without events, and waits of ended runs; at most so many of each.
+    """Delete events published before a moment, with keys that have no other, and waits of ended runs; at most so many.
 
     Return how many events were deleted.
     """
-    events = Event.objects.using(alias)
-    old = list(events.filter(published_at__lt=before, is_open=False).order_by("published_at").values("pk")[:most])
-    deleted, _ = events.filter(pk__in=[each["pk"] for each in old]).delete() if old else (0, {})
     waits = EventWait.objects.using(alias)
     left = list(waits.filter(run__state__in=_ENDED).values_list("id", flat=True)[:most])
     if left:
         waits.filter(id__in=left).delete()
+    events = Event.objects.using(alias)
+    expired = events.filter(published_at__lt=before, is_open=False).order_by("published_at")
+    old = list(expired.values_list("pk", "name", "key")[:most])
+    if not old:
+        return 0
+    deleted, _ = events.filter(pk__in=[each for each, _, _ in old]).delete()
     has_events = Exists(events.filter(name=OuterRef("name"), key=OuterRef("key")))
-    keys = EventKey.objects.using(alias)
+    names, of_names = {name for _, name, _ in old}, {key for _, _, key in old}
+    keys = EventKey.objects.using(alias).filter(~has_events, name__in=names, key__in=of_names)
     with transaction.atomic(using=alias):
-        idle = keys.filter(~has_events)
+        locked = keys.order_by("name", "key")
         if connections[alias].features.has_select_for_update_skip_locked:
-            idle = idle.select_for_update(skip_locked=True)
-        ids = list(idle.values_list("pk", flat=True)[:most])
-        # again, under their locks: a publisher may have had one until now
-        keys.filter(~has_events, pk__in=ids).delete()
+            locked = locked.select_for_update(skip_locked=True)
+        ids = list(locked.values_list("pk", flat=True))
+        keys.filter(pk__in=ids).delete()  # looks again, under their locks: a publisher may have had one until now
     return deleted
