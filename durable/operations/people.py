@@ -291,12 +291,14 @@ def questions_for(user: Any, *, most: int = MOST) -> list[Question]:
 def _answerable(at: Runtime, page: Sequence[QuestionRecord], person: Person) -> list[Question]:
     now = at.now()
     waiting = at.store.awaited_questions(page) if page else set()
+    asking = [each.run_id for each in page if STARTER in details_of(each)["spec"]["not_by"]]
+    starters = at.store.starters(asking) if asking else {}
     return [
         Question(each)
         for each in page
         if each.question_id in waiting
         and (each.expires_at is None or each.expires_at > now)
-        and not why_not(at, each, person)
+        and not why_not(at, each, person, starters)
     ]
 
 
@@ -379,8 +381,8 @@ def person_of(by: Any, record: QuestionRecord | None) -> Person:
     return Person(key, str(user.get_username()), frozenset(keys), user)
 
 
-def why_not(at: Runtime, record: QuestionRecord, person: Person) -> str:
-    """Return why this person may not answer an open question; "" if they may."""
+def why_not(at: Runtime, record: QuestionRecord, person: Person, starters: Mapping[str, Any] | None = None) -> str:
+    """Return why this person may not answer an open question; "" if they may. `starters` are those read already."""
     if person.problem:
         return person.problem
     details = details_of(record)
@@ -395,7 +397,8 @@ def why_not(at: Runtime, record: QuestionRecord, person: Person) -> str:
     if any(each in person.keys for each in excluded):
         return _EXCLUDED
     if STARTER in excluded:
-        starter = starter_of(at, record.run_id)
+        read = None if starters is None else starters.get(record.run_id)
+        starter = starter_of(at, record.run_id) if read is None else f"user:{read}"
         if starter is None:
             return _NO_STARTER
         if starter == person.key:
@@ -411,7 +414,7 @@ def starter_of(at: Runtime, run_id: str) -> str | None:
     seen: set[str] = set()
     while run_id not in seen:
         seen.add(run_id)
-        if (found := at.store.starter(run_id)) is not None:
+        if (found := at.store.starters([run_id]).get(run_id)) is not None:
             return f"user:{found}"
         child = at.store.children([run_id]).get(run_id)
         if child is None:

@@ -511,8 +511,8 @@ class Store(Protocol):
     def due_questions(self, now: datetime, most: int) -> list[QuestionRecord]:
         """Return at most `most` open questions whose `next_at` has come, the earliest first."""
 
-    def starter(self, run_id: str) -> Any:
-        """Return the primary key of the user who started the run; None if the audit log names none."""
+    def starters(self, run_ids: Sequence[str]) -> dict[str, Any]:
+        """Return the primary keys of the users who started these runs, where the audit log names one; one statement."""
 
     def close_questions(self, now: datetime, most: int) -> int:
         """Close at most `most` questions of runs that have ended; return how many."""

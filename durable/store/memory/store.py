@@ -839,11 +839,11 @@ class MemoryStore(RateStore, FamilyStore):
             ]
             return [each for _, each in sorted(found, key=lambda pair: pair[0])][:most]
 
-    def starter(self, run_id: str) -> Any:
+    def starters(self, run_ids: Sequence[str]) -> dict[str, Any]:
         with self._lock:
-            starts = (each for each in self._actions if each.run_id == run_id and each.action in row_rules.STARTS)
-            done = (each for each in starts if each.outcome == ActionOutcome.DONE and each.actor_id is not None)
-            return next((each.actor_id for each in done), None)
+            starts = (each for each in self._actions if each.run_id in run_ids and each.action in row_rules.STARTS)
+            done = [each for each in starts if each.outcome == ActionOutcome.DONE and each.actor_id is not None]
+            return {each.run_id: each.actor_id for each in reversed(done)}
 
     def close_questions(self, now: datetime, most: int) -> int:
         with self._lock:
