@@ -459,7 +459,8 @@ def check_queue_of_send(queue: str) -> None:
             raise ValueError(
                 f'"{queue[:64]}" is the queue of a wait for an event, which is published: durable.publish()'
             )
-        raise ValueError(f'"{queue[:64]}" is the queue of a link or of a question to people, where nothing is sent')
+        advice = "POST to its address, or answer the question"
+        raise ValueError(f'"{queue[:64]}" is the queue of a link or of a question to people: {advice}')
 
 
 def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:

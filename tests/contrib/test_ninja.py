@@ -45,7 +45,7 @@ REST_ALONE: Final = {
     *("get workflow", "get workflow-stats", "get schedule", "get anywhere"),
     *("post ask", "post delete-message", "post move-message", "post note", "post stack", "post restart"),
     *("post replay", "post give-output", "post bulk-plan", "post bulks", "post schedules", "post backfill"),
-    *("post edit-schedule", "post anywhere"),
+    *("post edit-schedule", "post anywhere", "post publish"),
 }
 
 
