@@ -481,24 +481,23 @@ def durable_waiting(context: dict[str, Any]) -> dict[str, Any] | None:
     """
     request: HttpRequest = context["request"]
     if not hasattr(request, "_durable_waiting"):
-        request._durable_waiting = _waiting(request)  # type: ignore[attr-defined]
-    found: dict[str, Any] | None = request._durable_waiting  # type: ignore[attr-defined]
-    return found
-
-
-def _waiting(request: HttpRequest) -> dict[str, Any] | None:
-    from durable.operations import people
-
-    try:
-        with transaction.atomic(using=conf.DATABASE):  # an error must not break the transaction of the request
-            number = len(people.questions_for(request.user, most=_MOST_COUNTED + 1))
-    except Exception:
-        logger.exception("the questions that wait for a user cannot be counted")
-        return None
+        try:
+            with transaction.atomic(using=conf.DATABASE):  # an error must not break the transaction of the request
+                _count_waiting(request)
+        except Exception:
+            logger.exception("the questions that wait for a user cannot be counted")
+            request._durable_waiting = 0  # type: ignore[attr-defined]
+    number: int = request._durable_waiting  # type: ignore[attr-defined]
     if not number:
         return None
     url = reverse("admin:durable_run_inbox", current_app=getattr(request, "current_app", "admin"))
     return {"number": number, "shown": f"{_MOST_COUNTED}+" if number > _MOST_COUNTED else str(number), "url": url}
+
+
+def _count_waiting(request: HttpRequest) -> None:
+    from durable.operations import people
+
+    request._durable_waiting = len(people.questions_for(request.user, most=_MOST_COUNTED + 1))  # type: ignore[attr-defined]
 
 
 @register.simple_tag(takes_context=True)
@@ -532,6 +531,8 @@ def _entry(request: HttpRequest) -> Entry:
     try:
         with transaction.atomic(using=read_alias()) if in_savepoint else nullcontext(), reading():
             found = overview.needs_a_person(now, getattr(request, "current_app", "admin"))
+            if read_alias() == conf.DATABASE and not hasattr(request, "_durable_waiting"):
+                _count_waiting(request)  # in this transaction, for `durable_waiting`
     except UnreadableError as error:
         return Entry(url=url, number="?", headline=humanize.sentence(error), now=now)
     rows, further = found.of_index
