@@ -15,6 +15,7 @@ from django.contrib.auth.models import User
 from django.test import override_settings
 
 from durable import AsyncContext, Context, RollbackContext, RunInfo, cron, event, every, get_run, publish, workflow
+from durable.core import registry
 from durable.errors import EndRefusedError
 from durable.models import Run, Schedule, Tick
 from durable.operations import bulk
@@ -319,9 +320,19 @@ def test_the_run_of_an_event_carries_what_is_active_where_it_is_published(at: Ru
 # -- runs of schedules
 
 
-@workflow(name="tests.carry.nightly", schedule=cron("0 2 * * *"))
 def nightly(ctx: Context) -> list[Any]:
     return [tenant.get(), ctx.step("step", seen)]
+
+
+workflow(name="tests.carry.nightly")(nightly)
+
+
+@pytest.fixture
+def scheduled() -> Iterator[str]:
+    """The name of a workflow with a schedule in its code, which other tests do not see."""
+    declared = workflow(name="tests.carry.scheduled", schedule=cron("0 2 * * *"))(nightly)
+    yield "tests.carry.scheduled"
+    registry.registry.unregister(declared)
 
 
 def moved_on(name: str) -> datetime:
@@ -345,22 +356,24 @@ def test_the_runs_of_a_schedule_that_somebody_has_made_carry_what_was_active_the
     assert get_run(run_now.run_id).output == IN_BRANCH
 
 
-def test_the_runs_of_a_schedule_in_the_code_carry_what_is_active_in_the_process_that_ticks(at: Runtime) -> None:
+def test_the_runs_of_a_schedule_in_the_code_carry_what_is_active_in_the_process_that_ticks(
+    at: Runtime, scheduled: str
+) -> None:
     with acting_for("deploy"):
         synchronise()
     with acting_for("worker"):
-        tick_due(moved_on("tests.carry.nightly"), only={"tests.carry.nightly"})
-    tick = Tick.objects.get(schedule__name="tests.carry.nightly")
+        tick_due(moved_on(scheduled), only={scheduled})
+    tick = Tick.objects.get(schedule__name=scheduled)
     assert carried(tick.run_id) == {"tenant": "worker", "thread": "worker"}
-    Schedule.objects.update(next_at=moved_on("tests.carry.nightly") + timedelta(days=1))
+    Schedule.objects.update(next_at=moved_on(scheduled) + timedelta(days=1))
 
 
-def test_a_schedule_whose_carrier_fails_loses_this_moment_alone(at: Runtime) -> None:
+def test_a_schedule_whose_carrier_fails_loses_this_moment_alone(at: Runtime, scheduled: str) -> None:
     Broken.saves = staticmethod(fail)
     synchronise()
     with carrying_with({"tenant": "tests.carry.carrying.Broken"}):
-        tick_due(moved_on("tests.carry.nightly"), only={"tests.carry.nightly"})
-    tick = Tick.objects.get(schedule__name="tests.carry.nightly")
+        tick_due(moved_on(scheduled), only={scheduled})
+    tick = Tick.objects.get(schedule__name=scheduled)
     assert (tick.outcome, tick.run_id) == ("refused", "")
     assert 'the carrier "tenant"' in tick.why
 
