@@ -219,7 +219,7 @@ def _addresses_in_json(answer: httpx.Response) -> list[str]:
 
 def fill() -> dict[str, str]:
     """Runs in different states, some of which fail; what stands for the braces of addresses."""
-    from durable import get_run
+    from durable import get_run, people, workflow
     from durable.models import Child
     from tests.admin import flows
     from tests.admin.addresses import make_site
@@ -241,22 +241,28 @@ def fill() -> dict[str, str]:
         stage.start(flows.branches, id="branches")
         stage.start(flows.approve, id="waits")
         get_run("waits").send("other", {"a": 1})
-        return {**site, **make_runs()}
+        asking = workflow(name="intern.asks")(lambda ctx: ctx.ask_person("approve", permission="durable.view_run").data)
+        stage.start(asking, id="asks")
+        [question] = people.questions_of("asks")
+        return {**site, "{question}": question.id, **make_runs()}
 
 
 def ask_every_address(crawler: Crawler, site: dict[str, str]) -> list[str]:
     """Ask each address of durable's by GET and by POST; the names of those that no table has."""
-    from tests.admin.addresses import ALL
+    from tests.admin.addresses import ALL, OF_PEOPLE, Address
     from tests.api.addresses import READS, WRITES
     from tests.support.addresses import Asked, names_of_admin, names_of_interface, path_of
 
+    of_people = {**OF_PEOPLE, "question": Address((site["{question}"],))}
+    pages = {**ALL, **{f"admin:durable_run_{name}": each for name, each in of_people.items()}}
+
     reads = {f"durable_api:{name}": each for name, each in READS.items()}
     writes = {f"durable_api:{name}": each for name, each in WRITES.items()}
-    asked: dict[str, Asked] = {**ALL, **reads}
+    asked: dict[str, Asked] = {**pages, **reads}
     for name, address in asked.items():
         crawler.get(path_of(name, address, site))
     crawler.get(reverse("durable-metrics"))
-    for name, page in ALL.items():
+    for name, page in pages.items():
         crawler.post(path_of(name, page, site), data=dict(page.data))
     for name, verb in writes.items():
         crawler.post(path_of(name, verb, site), json=dict(verb.body or {}))
