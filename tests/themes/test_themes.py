@@ -168,6 +168,7 @@ def of_the_object(name: str, page: Page) -> Iterator[object]:
     if tab.count():  # a theme may show inlines in tabs
         tab.click()
         section.wait_for(state="visible")
+        page.evaluate("Promise.allSettled(document.getAnimations().map((each) => each.finished))")  # it may fade in
     if section.count() != 1 or not section.is_visible():
         yield "no runs of the object"
         return
