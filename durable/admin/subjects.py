@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -12,7 +11,7 @@ from urllib.parse import quote
 
 from django.contrib.admin.utils import quote as quoted
 from django.core.exceptions import ValidationError
-from django.db import DatabaseError, connections, router, transaction
+from django.db import DatabaseError, router
 from django.db.models import Model
 from django.http import HttpRequest
 from django.template.loader import render_to_string
@@ -30,7 +29,7 @@ from durable.inspection.activities import activities_of_runs
 from durable.inspection.explain_states import Explanation
 from durable.inspection.explanation import explain, explain_fully
 from durable.inspection.humanize import printable
-from durable.inspection.reading import UnreadableError, reading
+from durable.inspection.reading import UnreadableError, reading, savepoint
 from durable.inspection.run_facts import About, about_of
 from durable.inspection.timeline import Row, build_timeline
 from durable.inspection.wording import told
@@ -65,7 +64,7 @@ def _shown(admin: AdminPages, request: HttpRequest, about: About) -> ShownAbout:
     url, is_deleted = "", False
     if model is not None:
         try:
-            with _savepoint(router.db_for_read(model)):
+            with savepoint(router.db_for_read(model)):
                 found = _found(model, about.key)
                 url = "" if found is None else page_of(admin.admin_site, request, found)
                 is_deleted = found is None
@@ -77,11 +76,6 @@ def _shown(admin: AdminPages, request: HttpRequest, about: About) -> ShownAbout:
         runs_url=f"{admin.url('changelist')}?about={quote(about.word, safe='')}",
         is_deleted=is_deleted,
     )
-
-
-def _savepoint(database: str) -> AbstractContextManager[None]:
-    """Let a transaction that is open go on after an error. Costs no statement where none is open."""
-    return transaction.atomic(using=database) if connections[database].in_atomic_block else nullcontext()
 
 
 def _found(model: type[Model], key: str) -> Model | None:

@@ -156,17 +156,10 @@ class PassHost:
         if self._eviction.is_lost:  # the last chance to notice: another worker would do the same work again
             raise Evicted
         self.events.before_call(call)
-        if self._run.carried is not None and inspect.iscoroutinefunction(call.function):
-            return self._carried_into_task(call)
-        if self.events.observation.is_idle:
-            return self._transactions.step
-        return self._observed(call)
-
-    @contextmanager
-    def _carried_into_task(self, call: Call) -> Iterator[None]:
         around = self._transactions.step if self.events.observation.is_idle else self._observed(call)
-        with around, self._restored():
-            yield
+        if self._run.carried is not None and inspect.iscoroutinefunction(call.function):
+            return _both(around, self._restored())
+        return around
 
     @contextmanager
     def _restored(self) -> Iterator[None]:

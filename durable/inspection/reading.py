@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
@@ -89,6 +89,11 @@ def reading() -> Iterator[None]:
         if is_statement_timeout(error):
             raise StatementTimeoutError(seconds) from error
         raise
+
+
+def savepoint(alias: str) -> AbstractContextManager[None]:
+    """Let a transaction that is open go on after an error in the block. Costs no statement where none is open."""
+    return transaction.atomic(using=alias) if connections[alias].in_atomic_block else nullcontext()
 
 
 def is_statement_timeout(error: BaseException) -> bool:

@@ -47,7 +47,7 @@ _log_this = redis_clients.LogThrottle()
 #: The most waiting runs to which the publishing process gives an event; a worker gives it to the others.
 MOST_AT_ONCE: Final = 500
 BATCH: Final = 100  # runs of one transaction
-FORGOTTEN_AT_ONCE: Final = 1_000  # events
+_FORGOTTEN_AT_ONCE: Final = 1_000  # events
 _OPEN_AT_ONCE: Final = 100  # events
 
 
@@ -188,7 +188,9 @@ def deliver_open(seconds: float) -> int:
     return total
 
 
-def forget_old() -> int:
-    """Delete events that are older than `EVENTS_KEPT`, in batches for a short time; return how many."""
+def forget_old(seconds: float) -> None:
+    """Delete events that are older than `EVENTS_KEPT`, in batches for a short time."""
     at = runtime.current()
-    return at.store.forget_events(at.now() - timedelta(seconds=conf.EVENTS_KEPT), FORGOTTEN_AT_ONCE)
+    until, before = time.monotonic() + seconds, at.now() - timedelta(seconds=conf.EVENTS_KEPT)
+    while at.store.forget_events(before, _FORGOTTEN_AT_ONCE) == _FORGOTTEN_AT_ONCE and time.monotonic() < until:
+        pass

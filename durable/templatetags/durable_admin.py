@@ -12,7 +12,6 @@ from urllib.parse import quote as url_quote
 from django import template
 from django.apps import apps
 from django.conf import settings
-from django.db import connections, transaction
 from django.http import HttpRequest
 from django.template.loader import get_template, render_to_string
 from django.urls import NoReverseMatch, reverse
@@ -30,7 +29,7 @@ from durable.core.records import ENDED, RunState
 from durable.core.words import safe
 from durable.inspection import humanize
 from durable.inspection.held import waits_for_person
-from durable.inspection.reading import UnreadableError, from_replica, read_alias, reading
+from durable.inspection.reading import UnreadableError, from_replica, read_alias, reading, savepoint
 from durable.inspection.undone import is_diverging, is_undone, state_word
 from durable.inspection.wording import (
     display_location,
@@ -482,7 +481,7 @@ def durable_waiting(context: dict[str, Any]) -> dict[str, Any] | None:
     request: HttpRequest = context["request"]
     if not hasattr(request, "_durable_waiting"):
         try:
-            with transaction.atomic(using=conf.DATABASE):  # an error must not break the transaction of the request
+            with savepoint(conf.DATABASE):  # an error must not break the transaction of the request
                 _count_waiting(request)
         except Exception:
             logger.exception("the questions that wait for a user cannot be counted")
@@ -525,11 +524,10 @@ def _entry(request: HttpRequest) -> Entry:
     from durable.admin import access, overview, pages
 
     url, now = reverse("admin:app_list", args=["durable"]), pages.now()
-    connection = connections[read_alias()]
-    # an error must not break the transaction of the request
-    in_savepoint = connection.in_atomic_block and not conf.STATEMENT_TIMEOUT  # with a limit, `reading` begins one
+    # an error must not break the transaction of the request; with a limit, `reading` begins one
+    around = nullcontext() if conf.STATEMENT_TIMEOUT else savepoint(read_alias())
     try:
-        with transaction.atomic(using=read_alias()) if in_savepoint else nullcontext(), reading():
+        with around, reading():
             found = overview.needs_a_person(now, getattr(request, "current_app", "admin"))
             if read_alias() == conf.DATABASE and not hasattr(request, "_durable_waiting"):
                 _count_waiting(request)  # in this transaction, for `durable_waiting`

@@ -40,7 +40,7 @@ from durable.core.names.renames import names_of_queue
 from durable.core.records import ActionRecord, RunState
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.notifier import channel, notify, redis_clients, registry
-from durable.operations.events import FORGOTTEN_AT_ONCE, deliver_open, forget_old
+from durable.operations.events import deliver_open, forget_old
 from durable.operations.schedules.tick import next_look, tick_due
 from durable.retention import Policy, Pruned, Pruner, RetentionError, note_progress
 from durable.rollups import Roller
@@ -318,8 +318,7 @@ class Sweep(Periodic):
         self._next_search = time.monotonic() + PRUNE_EVERY
         presence.forget_dead(now)
         channel.end_stuck_listeners()
-        while forget_old() == FORGOTTEN_AT_ONCE and time.monotonic() < self._next_search - PRUNE_EVERY + PRUNE_FOR:
-            pass
+        forget_old(PRUNE_FOR)
         for run in self.store.give_up_idle_slots(now, RELEASE_AT_ONCE):
             text = "run %s slept with slots that are for its passes alone: they are given up, and the run is woken"
             logger.warning(text, run.id, extra={"run_id": run.id, "workflow": run.workflow})
