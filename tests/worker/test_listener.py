@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import psycopg
 import pytest
@@ -126,17 +126,23 @@ class TestHearing:
     def test_a_run_that_was_committed_just_after_a_message_is_found_by_a_second_look(
         self, timer: Timer, heard: Heard, store: Store
     ) -> None:
+        committed = threading.Event()
+        look_within = timer.look_within
+
+        def look_once_committed(seconds: float) -> None:
+            assert committed.wait(60)
+            look_within(seconds)
+
         with hearing(timer):
-
-            def tells_of_two() -> None:
-                channel.tell_due("default")
-                due(store, "a", queue="other")
-                channel._sent_at["due", "other"] = time.monotonic()  # as if another thread had just told of it
-                channel.tell_due("other")
-
             timer.meet("other")
-            elsewhere(tells_of_two)
-            eventually(lambda: "other" in heard.queues)
+            with patch.object(timer, "look_within", look_once_committed):
+                elsewhere(lambda: channel.tell_due("default"))
+                eventually(lambda: "default" in heard.queues)
+                due(store, "a", queue="other")
+                channel._sent_at["due", "other"] = time.monotonic() + NEVER  # another thread has just told of it
+                channel.tell_due("other")
+                committed.set()
+                eventually(lambda: "other" in heard.queues)
 
     def test_a_near_deadline_is_kept(self, timer: Timer, heard: Heard, store: Store) -> None:
         with hearing(timer):
