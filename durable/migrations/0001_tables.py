@@ -12,6 +12,7 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import StateApps
 
 import durable.models.rows
+from durable.store.routines.operations import RoomForUpdates
 
 
 def refuse_tables_of_before(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -21,10 +22,9 @@ def refuse_tables_of_before(_apps: StateApps, schema_editor: BaseDatabaseSchemaE
         return
     raise CommandError(
         f'The database "{connection.alias}" has tables that an earlier checkout of durable made, before its first '
-        "release. If its newest migration was 0043_cause_notes, they are those of today: run "
-        "`manage.py migrate durable --fake` once, then `manage.py migrate`. Otherwise delete the database, create it "
-        "again and run `manage.py migrate`. To keep the other apps' tables, drop only the tables and functions whose "
-        "names begin with durable_, and delete the rows of the app durable from django_migrations before that."
+        "release. Delete the database, create it again and run `manage.py migrate`. To keep the other apps' tables, drop "
+        "only the tables and functions whose names begin with durable_, and delete the rows of the app durable from "
+        "django_migrations before that."
     )
 
 
@@ -125,11 +125,122 @@ class Migration(migrations.Migration):
                         to="durable.run",
                     ),
                 ),
+                ("carried", durable.models.rows.SafeTextField(blank=True, null=True)),
             ],
             options={
                 "verbose_name": "run",
                 "verbose_name_plural": "runs",
                 "ordering": ["-created_at", "-id"],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("wake_at__isnull", False), models.Q(("state", "paused"), _negated=True)),
+                        fields=["queue", "wake_at", "id"],
+                        name="durable_run_due",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("head_start__isnull", False),
+                            ("wake_at__isnull", False),
+                            models.Q(("state", "paused"), _negated=True),
+                        ),
+                        fields=["queue", "head_start", "start_tag", "wake_at", "id"],
+                        name="durable_run_ranked",
+                    ),
+                    models.Index(
+                        condition=models.Q(("lease_expires_at__isnull", False)),
+                        fields=["lease_expires_at"],
+                        name="durable_run_leased",
+                    ),
+                    models.Index(fields=["created_at", "id"], name="durable_run_newest"),
+                    models.Index(fields=["state", "created_at", "id"], name="durable_run_by_state"),
+                    models.Index(fields=["workflow", "created_at", "id"], name="durable_run_by_workflow"),
+                    models.Index(
+                        condition=models.Q(("finished_at__isnull", False)),
+                        fields=["state", "workflow", "finished_at", "id"],
+                        name="durable_run_ended",
+                    ),
+                    models.Index(
+                        condition=models.Q(("finished_at__isnull", False)),
+                        fields=["finished_at"],
+                        name="durable_run_finished",
+                    ),
+                    models.Index(
+                        condition=models.Q(("diverged_at__isnull", False)),
+                        fields=["diverged_at"],
+                        name="durable_run_diverged",
+                    ),
+                    models.Index(
+                        condition=models.Q(("parent__isnull", False)), fields=["parent"], name="durable_run_children"
+                    ),
+                    models.Index(
+                        condition=models.Q(("replay_of__isnull", False)),
+                        fields=["replay_of"],
+                        name="durable_run_replays",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(condition=models.Q(("id", ""), _negated=True), name="durable_run_has_an_id"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "state__in",
+                                [
+                                    "pending",
+                                    "running",
+                                    "sleeping",
+                                    "paused",
+                                    "rolling_back",
+                                    "completed",
+                                    "failed",
+                                    "cancelled",
+                                ],
+                            )
+                        ),
+                        name="durable_run_state_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("pending_request__in", ["", "pause", "cancel", "cancel_rollback"])),
+                        name="durable_run_pending_request_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("state_after_rollback__in", ["", "cancelled", "completed", "failed"])),
+                        name="durable_run_state_after_rollback_is_an_end",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("change_seq__gte", 0), ("crashes__gte", 0), ("fence__gte", 0), ("message_count__gte", 0)
+                        ),
+                        name="durable_run_counts_from_zero",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("state__in", ["cancelled", "completed", "failed"]), _negated=True),
+                            models.Q(
+                                ("finished_at__isnull", False),
+                                ("lease_expires_at__isnull", True),
+                                ("wake_at__isnull", True),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="durable_run_end_is_final",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("state__in", ["cancelled", "completed", "failed"]),
+                            ("finished_at__isnull", True),
+                            _connector="OR",
+                        ),
+                        name="durable_run_finished_means_ended",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("parent__isnull", True),
+                            models.Q(("parent", models.F("id")), _negated=True),
+                            _connector="OR",
+                        ),
+                        name="durable_run_is_not_its_own_parent",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -181,6 +292,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["parent", "position"], name="durable_group_of_parent")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("on_failure__in", ["stop", "finish"])),
+                        name="durable_group_on_failure_is_known",
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Entry",
@@ -205,6 +325,8 @@ class Migration(migrations.Migration):
                             ("child", "child"),
                             ("map", "map"),
                             ("tag", "tag"),
+                            ("link", "link"),
+                            ("publish", "publish"),
                         ],
                         max_length=24,
                     ),
@@ -225,6 +347,42 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "entries",
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "location"), name="durable_entry_once_per_location"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "kind__in",
+                                [
+                                    "step",
+                                    "loop",
+                                    "sleep",
+                                    "message",
+                                    "send",
+                                    "join",
+                                    "race",
+                                    "removed",
+                                    "version_check",
+                                    "rollback_checkpoint",
+                                    "compensate",
+                                    "child",
+                                    "map",
+                                    "tag",
+                                    "link",
+                                    "publish",
+                                ],
+                            )
+                        ),
+                        name="durable_entry_kind_is_known",
+                    ),
+                ],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("kind", "publish")),
+                        fields=["run", "ordinal"],
+                        name="durable_entry_published",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -257,10 +415,7 @@ class Migration(migrations.Migration):
                 ("rate", durable.models.rows.NameField(max_length=200)),
                 ("spacing", models.BigIntegerField()),
                 ("burst", models.IntegerField(default=1)),
-                (
-                    "override_rate",
-                    durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200),
-                ),
+                ("override_rate", durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200)),
                 ("override_spacing", models.BigIntegerField(db_default=0, default=0)),
                 ("override_burst", models.IntegerField(db_default=0, default=0)),
             ],
@@ -370,6 +525,7 @@ class Migration(migrations.Migration):
                 ("length", models.FloatField(blank=True, null=True)),
                 ("work_limit", models.FloatField(blank=True, null=True)),
                 ("worked", models.FloatField(default=0.0)),
+                ("in_doubt", models.DateTimeField(blank=True, null=True)),
             ],
             options={
                 "abstract": False,
@@ -420,6 +576,12 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ["id"],
+                "indexes": [models.Index(fields=["run", "location"], name="durable_attempt_of_entry")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("number__gte", 0)), name="durable_attempt_number_from_zero"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -450,9 +612,17 @@ class Migration(migrations.Migration):
                         to="durable.run",
                     ),
                 ),
+                ("summary", durable.models.rows.SafeTextField(blank=True, db_default="", default="")),
             ],
             options={
                 "verbose_name_plural": "activities",
+                "indexes": [models.Index(fields=["began_at", "id"], name="durable_activity_oldest")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "location"), name="durable_activity_once_per_location"),
+                    models.CheckConstraint(
+                        condition=models.Q(("kind__in", ["step", "rollback"])), name="durable_activity_kind_is_known"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -471,6 +641,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["cause", "first_seen_at"], name="durable_causebuild_by_time")],
+                "constraints": [models.UniqueConstraint(fields=("cause", "build"), name="durable_causebuild_once")],
+            },
         ),
         migrations.CreateModel(
             name="GroupTally",
@@ -523,6 +697,9 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [models.UniqueConstraint(fields=("child", "run"), name="durable_childreader_once")],
+            },
         ),
         migrations.CreateModel(
             name="EntryMetadata",
@@ -546,6 +723,8 @@ class Migration(migrations.Migration):
                             ("completed", "completed"),
                             ("failed", "failed"),
                             ("exhausted", "exhausted"),
+                            ("unknown", "unknown"),
+                            ("held", "held"),
                         ],
                         default="pending",
                         max_length=16,
@@ -563,6 +742,20 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "entry metadata",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("attempts__gte", 0)), name="durable_metadata_attempts_from_zero"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "status__in",
+                                ["pending", "running", "completed", "failed", "exhausted", "unknown", "held"],
+                            )
+                        ),
+                        name="durable_metadata_status_is_known",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -672,6 +865,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ["id"],
+                "indexes": [models.Index(fields=["run", "id"], name="durable_log_of_run")],
             },
         ),
         migrations.CreateModel(
@@ -704,10 +898,7 @@ class Migration(migrations.Migration):
                         blank=True, db_default="", default="", max_length=200, verbose_name="bulk"
                     ),
                 ),
-                (
-                    "subject_kind",
-                    durable.models.rows.NameField(blank=True, db_default="", default="", max_length=16),
-                ),
+                ("subject_kind", durable.models.rows.NameField(blank=True, db_default="", default="", max_length=16)),
                 ("subject", durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200)),
                 ("number", models.IntegerField(db_default=0, default=0)),
                 (
@@ -726,6 +917,30 @@ class Migration(migrations.Migration):
                 "verbose_name": "operator action",
                 "verbose_name_plural": "operator actions",
                 "ordering": ["-created_at", "-id"],
+                "indexes": [
+                    models.Index(fields=["run_id", "created_at", "id"], name="durable_action_by_run"),
+                    models.Index(fields=["created_at", "id"], name="durable_action_newest"),
+                    models.Index(fields=["actor", "created_at", "id"], name="durable_action_by_actor"),
+                    models.Index(
+                        condition=models.Q(("bulk_id", "")), fields=["created_at", "id"], name="durable_action_top"
+                    ),
+                    models.Index(
+                        condition=models.Q(("bulk_id", ""), _negated=True),
+                        fields=["bulk_id", "outcome", "id"],
+                        name="durable_action_of_bulk",
+                    ),
+                    models.Index(
+                        condition=models.Q(("action", "worker_died")),
+                        fields=["actor_label", "created_at"],
+                        name="durable_action_of_death",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("source__in", ["admin", "api", "cli", "code"])),
+                        name="durable_action_source_is_known",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -764,6 +979,33 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ["run", "order"],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("state", "pending")),
+                        fields=["run", "order"],
+                        name="durable_message_pending",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "order"), name="durable_message_once_per_order"),
+                    models.UniqueConstraint(fields=("run", "idempotency_id"), name="durable_message_once_per_id"),
+                    models.CheckConstraint(condition=models.Q(("order__gt", 0)), name="durable_message_order_from_one"),
+                    models.CheckConstraint(
+                        condition=models.Q(("state__in", ["pending", "received", "completed", "refused"])),
+                        name="durable_message_state_is_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("received_by", ""), ("state", "pending")),
+                            models.Q(
+                                models.Q(("state", "pending"), _negated=True),
+                                models.Q(("received_by", ""), _negated=True),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="durable_message_received_by_a_wait",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -844,6 +1086,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["limit", "key", "at"], name="durable_reservation_in_order")],
+                "constraints": [models.UniqueConstraint(fields=("run", "location"), name="durable_reservation_once")],
+            },
         ),
         migrations.CreateModel(
             name="Rollup",
@@ -883,6 +1129,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["name", "value", "created_at", "run"], name="durable_runtag_newest")],
+                "constraints": [models.UniqueConstraint(fields=("run", "name"), name="durable_runtag_once_per_name")],
+            },
         ),
         migrations.CreateModel(
             name="SavedView",
@@ -953,6 +1203,7 @@ class Migration(migrations.Migration):
                 ("tick_count", models.BigIntegerField(default=0)),
                 ("changes", models.BigIntegerField(default=0)),
                 ("created_at", models.DateTimeField(blank=True, null=True)),
+                ("carried", durable.models.rows.SafeTextField(blank=True, null=True)),
             ],
             options={
                 "permissions": [("operate_schedule", "Can pause, resume, run now and backfill schedules")],
@@ -1020,6 +1271,13 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    models.Index(fields=["run", "location"], name="durable_slot_of_run"),
+                    models.Index(fields=["limit", "key", "is_held", "place"], name="durable_slot_in_line"),
+                    models.Index(fields=["limit", "is_held", "since"], name="durable_slot_age"),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="SlotNote",
@@ -1054,6 +1312,11 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "location"), name="durable_stepsave_once_per_location")
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Tick",
@@ -1091,6 +1354,21 @@ class Migration(migrations.Migration):
             ],
             options={
                 "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("run_id", ""), _negated=True), fields=["run_id"], name="durable_tick_by_run"
+                    ),
+                    models.Index(fields=["outcome", "decided_at"], name="durable_tick_by_outcome"),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("schedule", "number"), name="durable_tick_once"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("outcome__in", ["started", "waiting", "skipped", "missed", "merged", "refused"])
+                        ),
+                        name="durable_tick_outcome_is_known",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -1157,6 +1435,13 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "children",
+                "indexes": [models.Index(fields=["parent", "position"], name="durable_child_of_parent")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("when_parent_ends__in", ["cancel", "leave"])),
+                        name="durable_child_when_parent_ends_is_known",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -1200,7 +1485,38 @@ class Migration(migrations.Migration):
                         to="durable.run",
                     ),
                 ),
+                ("is_held", models.BooleanField(db_default=False, default=False)),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("is_open", True), ("parent__isnull", True)),
+                        fields=["run_created_at", "run"],
+                        name="durable_failure_open_roots",
+                    ),
+                    models.Index(
+                        condition=models.Q(("parent__isnull", False)),
+                        fields=["parent"],
+                        name="durable_failure_of_parent",
+                    ),
+                    models.Index(
+                        condition=models.Q(("is_open", True)),
+                        fields=["cause", "run_created_at", "run"],
+                        name="durable_failure_open",
+                    ),
+                    models.Index(
+                        condition=models.Q(("is_open", True)),
+                        fields=["cause", "failed_at"],
+                        name="durable_failure_open_since",
+                    ),
+                    models.Index(fields=["cause", "failed_at"], include=("workflow",), name="durable_failure_by_time"),
+                    models.Index(
+                        condition=models.Q(("is_held", True)),
+                        fields=["run_created_at", "run"],
+                        name="durable_failure_held",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="HeldStart",
@@ -1315,433 +1631,243 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "indexes": [models.Index(fields=["group", "position"], name="durable_turn_in_order")],
+            },
         ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(
-                condition=models.Q(("wake_at__isnull", False), models.Q(("state", "paused"), _negated=True)),
-                fields=["queue", "wake_at", "id"],
-                name="durable_run_due",
-            ),
+        migrations.CreateModel(
+            name="WorkflowEnd",
+            fields=[
+                ("workflow", durable.models.rows.NameField(max_length=200, primary_key=True, serialize=False)),
+            ],
+            options={
+                "default_permissions": (),
+            },
         ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(
-                condition=models.Q(
-                    ("head_start__isnull", False),
-                    ("wake_at__isnull", False),
-                    models.Q(("state", "paused"), _negated=True),
-                ),
-                fields=["queue", "head_start", "start_tag", "wake_at", "id"],
-                name="durable_run_ranked",
-            ),
+        migrations.CreateModel(
+            name="DatabaseMark",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=32)),
+                ("generation", models.BigIntegerField(default=1)),
+                ("counter", models.BigIntegerField(default=0)),
+                ("token", models.CharField(max_length=16)),
+                ("written_at", models.DateTimeField()),
+                ("mark_at", models.DateTimeField(blank=True, null=True)),
+                ("holding_since", models.DateTimeField(blank=True, null=True)),
+                ("went_back_from", models.DateTimeField(blank=True, null=True)),
+                ("went_back_to", models.DateTimeField(blank=True, null=True)),
+                ("decided_at", models.DateTimeField(blank=True, null=True)),
+                ("in_doubt_since", models.DateTimeField(blank=True, null=True)),
+            ],
+            options={
+                "abstract": False,
+            },
         ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(
-                condition=models.Q(("lease_expires_at__isnull", False)),
-                fields=["lease_expires_at"],
-                name="durable_run_leased",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(fields=["created_at", "id"], name="durable_run_newest"),
-        ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(fields=["state", "created_at", "id"], name="durable_run_by_state"),
-        ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(fields=["workflow", "created_at", "id"], name="durable_run_by_workflow"),
-        ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", False)),
-                fields=["state", "workflow", "finished_at", "id"],
-                name="durable_run_ended",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", False)), fields=["finished_at"], name="durable_run_finished"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(
-                condition=models.Q(("diverged_at__isnull", False)), fields=["diverged_at"], name="durable_run_diverged"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(
-                condition=models.Q(("parent__isnull", False)), fields=["parent"], name="durable_run_children"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(
-                condition=models.Q(("replay_of__isnull", False)), fields=["replay_of"], name="durable_run_replays"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("id", ""), _negated=True), name="durable_run_has_an_id"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "state__in",
-                        [
-                            "pending",
-                            "running",
-                            "sleeping",
-                            "paused",
-                            "rolling_back",
-                            "completed",
-                            "failed",
-                            "cancelled",
-                        ],
-                    )
-                ),
-                name="durable_run_state_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("pending_request__in", ["", "pause", "cancel", "cancel_rollback"])),
-                name="durable_run_pending_request_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("state_after_rollback__in", ["", "cancelled", "completed", "failed"])),
-                name="durable_run_state_after_rollback_is_an_end",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("change_seq__gte", 0), ("crashes__gte", 0), ("fence__gte", 0), ("message_count__gte", 0)
-                ),
-                name="durable_run_counts_from_zero",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("state__in", ["cancelled", "completed", "failed"]), _negated=True),
-                    models.Q(
-                        ("finished_at__isnull", False), ("lease_expires_at__isnull", True), ("wake_at__isnull", True)
+        migrations.CreateModel(
+            name="RunStatus",
+            fields=[
+                (
+                    "run",
+                    models.OneToOneField(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="shown",
+                        serialize=False,
+                        to="durable.run",
                     ),
-                    _connector="OR",
                 ),
-                name="durable_run_end_is_final",
-            ),
+                ("fence", models.BigIntegerField()),
+                ("number", models.BigIntegerField()),
+                ("text", durable.models.rows.SafeTextField()),
+                ("done", models.FloatField(blank=True, null=True)),
+                ("of", models.FloatField(blank=True, null=True)),
+                ("eta", models.DateTimeField(blank=True, null=True)),
+                ("at", models.DateTimeField()),
+            ],
+            options={
+                "verbose_name_plural": "run statuses",
+            },
         ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("state__in", ["cancelled", "completed", "failed"]), ("finished_at__isnull", True), _connector="OR"
-                ),
-                name="durable_run_finished_means_ended",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="run",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("parent__isnull", True), models.Q(("parent", models.F("id")), _negated=True), _connector="OR"
-                ),
-                name="durable_run_is_not_its_own_parent",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="attempt",
-            index=models.Index(fields=["run", "location"], name="durable_attempt_of_entry"),
-        ),
-        migrations.AddConstraint(
-            model_name="attempt",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("number__gte", 0)), name="durable_attempt_number_from_zero"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="activity",
-            index=models.Index(fields=["began_at", "id"], name="durable_activity_oldest"),
-        ),
-        migrations.AddConstraint(
-            model_name="activity",
-            constraint=models.UniqueConstraint(fields=("run", "location"), name="durable_activity_once_per_location"),
-        ),
-        migrations.AddConstraint(
-            model_name="activity",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("kind__in", ["step", "rollback"])), name="durable_activity_kind_is_known"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="causebuild",
-            index=models.Index(fields=["cause", "first_seen_at"], name="durable_causebuild_by_time"),
-        ),
-        migrations.AddConstraint(
-            model_name="causebuild",
-            constraint=models.UniqueConstraint(fields=("cause", "build"), name="durable_causebuild_once"),
-        ),
-        migrations.AddIndex(
-            model_name="childgroup",
-            index=models.Index(fields=["parent", "position"], name="durable_group_of_parent"),
-        ),
-        migrations.AddConstraint(
-            model_name="childgroup",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("on_failure__in", ["stop", "finish"])), name="durable_group_on_failure_is_known"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="childreader",
-            constraint=models.UniqueConstraint(fields=("child", "run"), name="durable_childreader_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="entrymetadata",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("status__in", ["pending", "running", "completed", "failed", "exhausted"])),
-                name="durable_metadata_status_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="entrymetadata",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("attempts__gte", 0)), name="durable_metadata_attempts_from_zero"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="entry",
-            constraint=models.UniqueConstraint(fields=("run", "location"), name="durable_entry_once_per_location"),
-        ),
-        migrations.AddConstraint(
-            model_name="entry",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    (
-                        "kind__in",
-                        [
-                            "step",
-                            "loop",
-                            "sleep",
-                            "message",
-                            "send",
-                            "join",
-                            "race",
-                            "removed",
-                            "version_check",
-                            "rollback_checkpoint",
-                            "compensate",
-                            "child",
-                            "map",
-                            "tag",
-                        ],
-                    )
-                ),
-                name="durable_entry_kind_is_known",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="logline",
-            index=models.Index(fields=["run", "id"], name="durable_log_of_run"),
-        ),
-        migrations.AddIndex(
-            model_name="operatoraction",
-            index=models.Index(fields=["run_id", "created_at", "id"], name="durable_action_by_run"),
-        ),
-        migrations.AddIndex(
-            model_name="operatoraction",
-            index=models.Index(fields=["created_at", "id"], name="durable_action_newest"),
-        ),
-        migrations.AddIndex(
-            model_name="operatoraction",
-            index=models.Index(fields=["actor", "created_at", "id"], name="durable_action_by_actor"),
-        ),
-        migrations.AddIndex(
-            model_name="operatoraction",
-            index=models.Index(
-                condition=models.Q(("bulk_id", "")), fields=["created_at", "id"], name="durable_action_top"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="operatoraction",
-            index=models.Index(
-                condition=models.Q(("bulk_id", ""), _negated=True),
-                fields=["bulk_id", "outcome", "id"],
-                name="durable_action_of_bulk",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="operatoraction",
-            index=models.Index(
-                condition=models.Q(("action", "worker_died")),
-                fields=["actor_label", "created_at"],
-                name="durable_action_of_death",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="operatoraction",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("source__in", ["admin", "api", "cli", "code"])),
-                name="durable_action_source_is_known",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="queuemessage",
-            index=models.Index(
-                condition=models.Q(("state", "pending")), fields=["run", "order"], name="durable_message_pending"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="queuemessage",
-            constraint=models.UniqueConstraint(fields=("run", "order"), name="durable_message_once_per_order"),
-        ),
-        migrations.AddConstraint(
-            model_name="queuemessage",
-            constraint=models.UniqueConstraint(fields=("run", "idempotency_id"), name="durable_message_once_per_id"),
-        ),
-        migrations.AddConstraint(
-            model_name="queuemessage",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("order__gt", 0)), name="durable_message_order_from_one"
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="queuemessage",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["pending", "received", "completed", "refused"])),
-                name="durable_message_state_is_known",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="queuemessage",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("received_by", ""), ("state", "pending")),
-                    models.Q(
-                        models.Q(("state", "pending"), _negated=True), models.Q(("received_by", ""), _negated=True)
+        migrations.CreateModel(
+            name="RunSubject",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("model", durable.models.rows.NameField(max_length=255)),
+                ("object_pk", durable.models.rows.NameField(max_length=1000)),
+                ("cancels", models.BooleanField(db_default=False, default=False)),
+                ("created_at", models.DateTimeField()),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="subjects",
+                        to="durable.run",
                     ),
-                    _connector="OR",
                 ),
-                name="durable_message_received_by_a_wait",
-            ),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["model", "object_pk", "created_at", "run"], name="durable_runsubject_newest"),
+                    models.Index(
+                        condition=models.Q(("cancels", True)),
+                        fields=["model", "object_pk"],
+                        name="durable_runsubject_cancels",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "model", "object_pk"), name="durable_runsubject_once")
+                ],
+            },
         ),
-        migrations.AddIndex(
-            model_name="reservation",
-            index=models.Index(fields=["limit", "key", "at"], name="durable_reservation_in_order"),
+        migrations.CreateModel(
+            name="Link",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("token_hash", models.CharField(max_length=64, unique=True)),
+                ("link_id", models.CharField(max_length=16)),
+                ("location", durable.models.rows.NameField(max_length=1024)),
+                ("queue", durable.models.rows.QueueField(max_length=768)),
+                ("generation", models.IntegerField(default=0)),
+                ("verify", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("opened_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                ("used_at", models.DateTimeField(blank=True, null=True)),
+                ("closed_at", models.DateTimeField(blank=True, null=True)),
+                ("message_id", durable.models.rows.NameField(blank=True, default="", max_length=200)),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="links",
+                        to="durable.run",
+                    ),
+                ),
+            ],
+            options={
+                "abstract": False,
+                "indexes": [models.Index(fields=["run", "opened_at"], name="durable_link_of_run")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("used_at__isnull", False)),
+                        fields=("run", "link_id"),
+                        name="durable_link_used_once",
+                    )
+                ],
+            },
         ),
-        migrations.AddConstraint(
-            model_name="reservation",
-            constraint=models.UniqueConstraint(fields=("run", "location"), name="durable_reservation_once"),
+        migrations.CreateModel(
+            name="EventKey",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", durable.models.rows.NameField(max_length=128)),
+                ("key", durable.models.rows.NameField(max_length=200)),
+            ],
+            options={
+                "default_permissions": (),
+                "constraints": [models.UniqueConstraint(fields=("name", "key"), name="durable_eventkey_once")],
+            },
         ),
-        migrations.AddIndex(
-            model_name="runtag",
-            index=models.Index(fields=["name", "value", "created_at", "run"], name="durable_runtag_newest"),
+        migrations.CreateModel(
+            name="Event",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", durable.models.rows.NameField(max_length=128)),
+                ("key", durable.models.rows.NameField(max_length=200)),
+                ("event_id", durable.models.rows.NameField(max_length=200)),
+                ("body", durable.models.rows.SafeTextField()),
+                ("published_at", models.DateTimeField()),
+                ("delivered", models.IntegerField(default=0)),
+                ("is_open", models.BooleanField(default=True)),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["name", "key", "id"], name="durable_event_of_key"),
+                    models.Index(fields=["published_at"], name="durable_event_oldest"),
+                    models.Index(condition=models.Q(("is_open", True)), fields=["id"], name="durable_event_open"),
+                ],
+                "constraints": [models.UniqueConstraint(fields=("name", "event_id"), name="durable_event_once")],
+            },
         ),
-        migrations.AddConstraint(
-            model_name="runtag",
-            constraint=models.UniqueConstraint(fields=("run", "name"), name="durable_runtag_once_per_name"),
+        migrations.CreateModel(
+            name="EventWait",
+            fields=[
+                ("id", durable.models.rows.NameField(max_length=64, primary_key=True, serialize=False)),
+                ("location", durable.models.rows.NameField(max_length=1024)),
+                ("queue", durable.models.rows.QueueField(max_length=768)),
+                ("name", durable.models.rows.NameField(max_length=128)),
+                ("key", durable.models.rows.NameField(max_length=200)),
+                ("after", models.BigIntegerField()),
+                ("since", models.DateTimeField(blank=True, null=True)),
+                ("seen", models.BigIntegerField(default=0)),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="event_waits",
+                        to="durable.run",
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["name", "key", "after"], name="durable_eventwait_of_key"),
+                    models.Index(fields=["run"], name="durable_eventwait_of_run"),
+                ],
+            },
         ),
-        migrations.AddIndex(
-            model_name="slot",
-            index=models.Index(fields=["run", "location"], name="durable_slot_of_run"),
+        migrations.CreateModel(
+            name="Question",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("question_id", models.CharField(max_length=32, unique=True)),
+                ("location", durable.models.rows.NameField(max_length=1024)),
+                ("queue", durable.models.rows.QueueField(max_length=768)),
+                ("form", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("permission", durable.models.rows.NameField(blank=True, default="", max_length=255)),
+                ("assignee", durable.models.rows.NameField(blank=True, default="", max_length=1500)),
+                ("about", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("nonce", models.CharField(max_length=64)),
+                ("asked_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField(blank=True, null=True)),
+                ("next_at", models.DateTimeField(blank=True, null=True)),
+                ("closed_at", models.DateTimeField(blank=True, null=True)),
+                ("outcome", durable.models.rows.NameField(blank=True, default="", max_length=16)),
+                ("details", durable.models.rows.SafeTextField()),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="questions",
+                        to="durable.run",
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["run", "asked_at"], name="durable_question_of_run"),
+                    models.Index(
+                        condition=models.Q(("closed_at__isnull", True)),
+                        fields=["assignee", "permission", "asked_at"],
+                        name="durable_question_open",
+                    ),
+                    models.Index(
+                        condition=models.Q(("closed_at__isnull", True), ("next_at__isnull", False)),
+                        fields=["next_at"],
+                        name="durable_question_due",
+                    ),
+                ],
+            },
         ),
-        migrations.AddIndex(
-            model_name="slot",
-            index=models.Index(fields=["limit", "key", "is_held", "place"], name="durable_slot_in_line"),
-        ),
-        migrations.AddIndex(
-            model_name="slot",
-            index=models.Index(fields=["limit", "is_held", "since"], name="durable_slot_age"),
-        ),
-        migrations.AddConstraint(
-            model_name="stepsave",
-            constraint=models.UniqueConstraint(fields=("run", "location"), name="durable_stepsave_once_per_location"),
-        ),
-        migrations.AddIndex(
-            model_name="tick",
-            index=models.Index(
-                condition=models.Q(("run_id", ""), _negated=True), fields=["run_id"], name="durable_tick_by_run"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="tick",
-            index=models.Index(fields=["outcome", "decided_at"], name="durable_tick_by_outcome"),
-        ),
-        migrations.AddConstraint(
-            model_name="tick",
-            constraint=models.UniqueConstraint(fields=("schedule", "number"), name="durable_tick_once"),
-        ),
-        migrations.AddConstraint(
-            model_name="tick",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("outcome__in", ["started", "waiting", "skipped", "missed", "merged", "refused"])),
-                name="durable_tick_outcome_is_known",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="child",
-            index=models.Index(fields=["parent", "position"], name="durable_child_of_parent"),
-        ),
-        migrations.AddConstraint(
-            model_name="child",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("when_parent_ends__in", ["cancel", "leave"])),
-                name="durable_child_when_parent_ends_is_known",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(
-                condition=models.Q(("is_open", True), ("parent__isnull", True)),
-                fields=["run_created_at", "run"],
-                name="durable_failure_open_roots",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(
-                condition=models.Q(("parent__isnull", False)), fields=["parent"], name="durable_failure_of_parent"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(
-                condition=models.Q(("is_open", True)),
-                fields=["cause", "run_created_at", "run"],
-                name="durable_failure_open",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(
-                condition=models.Q(("is_open", True)), fields=["cause", "failed_at"], name="durable_failure_open_since"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="failure",
-            index=models.Index(fields=["cause", "failed_at"], include=("workflow",), name="durable_failure_by_time"),
-        ),
-        migrations.AddIndex(
-            model_name="turn",
-            index=models.Index(fields=["group", "position"], name="durable_turn_in_order"),
-        ),
+        RoomForUpdates("RunStatus", percent=30),
     ]

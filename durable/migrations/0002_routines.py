@@ -19,6 +19,7 @@ class Migration(migrations.Migration):
         CreateRoutines(
             [
                 "durable_start_2",
+                "durable_start_carried_1",
                 "durable_visited_1",
                 "durable_claim_3",
                 "durable_witness_1",

@@ -31,6 +31,7 @@ class Migration(migrations.Migration):
                     ),
                     ("replay_run", "Can replay runs"),
                     ("give_output", "Can give the output of a step by hand"),
+                    ("settle_step", "Can settle steps that wait for a person"),
                     ("edit_input", "Can start runs again with another input"),
                     ("pause_queue", "Can pause and resume queues"),
                     ("hold_workflow", "Can hold and release the new starts of workflows"),
