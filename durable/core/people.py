@@ -67,14 +67,15 @@ class Asked:
         spec = {field: getattr(self, field) for field in self.__slots__}
         spec["not_by"] = list(self.not_by)
         before = entry.data.get(ASK)
-        if before is not None and before["spec"] == spec and before["run"] == scope.journal.run.id:
+        is_own = before is not None and before["run"] == scope.journal.run.id
+        if is_own and before["spec"] == spec:
             return
         new = scope.environment.new_link()  # the row alone has the nonce, and keeps it
-        if before is not None and before["run"] == scope.journal.run.id:
-            ask = {**before, "spec": spec}
-        else:  # new, or a copy in another run
+        if is_own:  # its queue stays, whatever the code calls it now
+            ask, [queue] = {**before, "spec": spec}, entry.data["names"]
+        else:  # new, or a copy in another run, or imported
             ask = {"id": new["id"], "run": new["run"], "spec": spec}
-        queue = queue_of(ask["id"], name)
+            queue = queue_of(ask["id"], name)
         scope.journal.mark(entry, data={**entry.data, "names": [queue], ASK: ask})
         scope.journal.add(
             QuestionAsked(

@@ -29,11 +29,13 @@ from durable.core.location import unescape
 from durable.core.names.recorded_names import other_names
 from durable.core.new_runs import NewRun, Subject
 from durable.core.options import handler_name
+from durable.core.people import ASK
 from durable.core.records import (
     ENDED,
     ActionOutcome,
     EntryKind,
     EntryRecord,
+    EntryStatus,
     Message,
     Request,
     RunRecord,
@@ -182,11 +184,12 @@ def import_run(
     """Store a recorded run under its id, with its history and its inbox. Return the run, and whether it is new.
 
     An open run is stored as paused, so that no worker claims it. A step of it that waited for a person is tried again
-    when the run is resumed, or its `verify` is asked; without one a person is asked again. The run has no parent, key,
-    deadline or slot of a limit, and no signal is sent. `tags` are the run's, `tags_at_start` those given by its start,
-    both in stored form; `subjects` are what it is about. `origin` says where the run comes from, for the audit log;
-    `digest` identifies the content. With `is_trial` everything is checked and nothing is stored. A rollback handler
-    that the code here does not give to the step is left out: a rollback would call it with arguments from the file.
+    when the run is resumed, or its `verify` is asked; without one a person is asked again. An open question to people
+    is asked anew then: what they have said so far is not in the file. The run has no parent, key, deadline or slot of a
+    limit, and no signal is sent. `tags` are the run's, `tags_at_start` those given by its start, both in stored form;
+    `subjects` are what it is about. `origin` says where the run comes from, for the audit log; `digest` identifies the
+    content. With `is_trial` everything is checked and nothing is stored. A rollback handler that the code here does not
+    give to the step is left out: a rollback would call it with arguments from the file.
 
     Raises RunConflictError for an id that is taken, unless this content was imported under it; ValueError for records
     that cannot be stored, BulkOrderError for a run that performs a bulk, OperationDeniedError.
@@ -200,6 +203,7 @@ def import_run(
         check_not_an_order(run.workflow, _ACTION)
         _check(wanted, entries, messages)
         kept, left_out = without_foreign_handlers(run.workflow, waiting_no_more(entries))
+        kept = _asking_anew(run.id, kept, messages)
         with _refusing(run.id), at.store.transaction():
             found = at.store.get(wanted.id)
             if found is not None:
@@ -221,6 +225,22 @@ def import_run(
             detail = f"{origin[:_ORIGIN]}, content {digest}"
             at.store.log([attribution.done(before=str(run.state), after=str(stored.state), detail=detail)])
     return Imported(Started(wanted.id, is_new=True), left_out)
+
+
+def _asking_anew(run_id: str, entries: Sequence[EntryRecord], messages: Sequence[Message]) -> list[EntryRecord]:
+    """Return the entries, whose open questions to people the next pass asks as if they were new: no row has them here.
+
+    A question whose verdict is in the inbox is none.
+    """
+    queues = {each.queue for each in messages}
+    kept: list[EntryRecord] = []
+    for entry in entries:
+        ask, names = entry.data.get(ASK), entry.data.get("names")
+        if entry.status == EntryStatus.PENDING and isinstance(ask, dict) and isinstance(names, list):
+            is_decided = len(names) == 1 and isinstance(names[0], str) and names[0] in queues
+            entry = replace(entry, data={**entry.data, ASK: {**ask, "run": run_id if is_decided else ""}})
+        kept.append(entry)
+    return kept
 
 
 @contextmanager

@@ -784,6 +784,8 @@ class MemoryStore(RateStore, FamilyStore):
 
     def _ask(self, run_id: str, asked: QuestionAsked, now: datetime) -> None:
         before = self._questions.get(asked.question_id)
+        if before is not None and before.run_id != run_id:  # an imported history may name the question of any run
+            return
         if before is None:
             for each in self.questions([run_id]):
                 if each.location == asked.location:

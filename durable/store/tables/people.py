@@ -35,7 +35,8 @@ def ask(alias: str, run_id: str, asked: Sequence[QuestionAsked], now: datetime) 
         before = find(alias, each.question_id)
         record = rules.asked(before, run_id, each, now)
         if before is not None:
-            put(alias, record)
+            if before.run_id == run_id:  # an imported history may name the question of any run
+                put(alias, record)
             continue
         earlier = Question.objects.using(alias).filter(run_id=run_id, location=each.location, closed_at__isnull=True)
         earlier.update(closed_at=now, outcome=rules.REPLACED, next_at=None)
