@@ -66,8 +66,8 @@ class Asked:
         """Record the question of a wait that has begun, or what the code says of it now."""
         spec = {field: getattr(self, field) for field in self.__slots__}
         spec["not_by"] = list(self.not_by)
-        before = entry.data.get(ASK)
-        is_own = before is not None and before["run"] == scope.journal.run.id
+        before = entry.data.get(ASK, {})
+        is_own = before.get("run") == scope.journal.run.id
         if is_own and before["spec"] == spec:
             return
         new = scope.environment.new_link()  # the row alone has the nonce, and keeps it

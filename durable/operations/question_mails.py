@@ -24,7 +24,7 @@ from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
 from django.utils.crypto import constant_time_compare
 
-from durable import link_tokens, runtime
+from durable import link_tokens, marks, runtime
 from durable.core import question_rules as rules
 from durable.core.question_rules import details_of, with_details
 from durable.core.records import QuestionRecord, RunChange
@@ -48,10 +48,16 @@ class Receiver(NamedTuple):
 
 
 def remind(now: datetime) -> int:
-    """Send the mails that are due, escalate, and close the questions of runs that have ended. Return the mails."""
+    """Send the mails that are due, escalate, and close the questions of runs that have ended. Return the mails.
+
+    In a database that went back in time nothing is sent until it is decided what follows.
+    """
     at = runtime.current()
     sent = 0
-    for record in at.store.due_questions(now, _AT_ONCE):
+    due = at.store.due_questions(now, _AT_ONCE)
+    if due and not runtime.is_replaced() and not marks.look().may_claim:
+        return 0
+    for record in due:
         sent += _attend(at, record.question_id, record.run_id)
     at.store.close_questions(now, 1_000)
     return sent

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 import redis
 from django.conf import settings as project
+from django.core import mail
 from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection
@@ -30,7 +31,7 @@ from durable.inspection.findings import collect_findings
 from durable.inspection.workers import worker_overview
 from durable.metrics.rows import RowsCollector
 from durable.models import DatabaseMark, OperatorAction, Run, RunLimit
-from durable.operations import restored
+from durable.operations import question_mails, restored
 from durable.operations.audit import Actor, OperationDeniedError, acting_as
 from durable.store import store_for
 from durable.worker import gate
@@ -47,6 +48,11 @@ LONG_AGO: Final = timedelta(minutes=3)
 @workflow(name="marks.noting")
 def noting(ctx: Context) -> str:
     return ctx.step("note", lambda: "done")
+
+
+@workflow(name="marks.asking")
+def asking(ctx: Context) -> None:
+    ctx.ask_person("ok", to="tax@office.example")
 
 
 @workflow(name="marks.napping")
@@ -470,6 +476,15 @@ class TestWhatIsSaid:
         assert {due.state, later.state} == {"paused"}
         call_command("durable", "restored")
         assert "is not behind its mark" in capsys.readouterr().out
+
+    def test_people_get_no_mail_twice_until_it_is_decided(self) -> None:
+        asking.start()
+        work()
+        before = gone_back()
+        assert question_mails.remind(timezone.now()) == 0
+        assert mail.outbox == []
+        restored.decide(before.name, "go_on")
+        assert question_mails.remind(timezone.now()) == 1
 
     def test_an_alert_is_sent_though_no_worker_claims_its_run(self, settings: Settings) -> None:
         CALLED.clear()

@@ -159,3 +159,40 @@ def test_a_renamed_question_of_which_the_code_says_something_else_gets_the_answe
     found.answer(True, by=anna)
     h.settle()
     assert run.output == [True, ["anna"]]
+
+
+# -- verbs
+
+
+def test_a_restart_asks_for_itself(h: Harness, anna: User) -> None:
+    run = asked(h)
+    run.cancel()
+    h.settle()
+    h._store.close_questions(h.now, 10)  # as the sweep does
+    again = run.restart()
+    h.settle()
+    [found] = questions_for(anna)
+    assert (found.run_id, [each.outcome for each in questions_of(run.id)]) == (again.id, ["ended"])
+    found.answer(True, by=anna)
+    h.settle()
+    assert again.output == [True, ["anna"]]
+
+
+def test_a_replay_of_an_ended_run_asks_anew(h: Harness, anna: User) -> None:
+    def order(ctx: Context) -> Any:
+        ctx.step("first", int)
+        return ctx.ask_person("ok", permission=CHANGE).data
+
+    run: Any = h.start(order)
+    h.settle()
+    run.cancel()
+    h.settle()
+    h._store.close_questions(h.now, 10)  # as the sweep does
+    assert [each.outcome for each in questions_of(run.id)] == ["ended"]
+    run.replay("first", in_place=True)
+    h.settle()
+    assert [(each.outcome, each.is_open) for each in questions_of(run.id)] == [("replaced", False), ("", True)]
+    [found] = questions_for(anna)
+    found.answer(True, by=anna)
+    h.settle()
+    assert run.output is True
