@@ -19,6 +19,7 @@ from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from django.db.models import Model
 from django.test import Client, override_settings
 
+from durable import Context
 from durable.checks import configuration, database
 from durable.codec import JsonCodec
 from durable.conf import Values
@@ -509,3 +510,26 @@ def test_links_are_https_but_on_this_machine(base: str, found: list[str]) -> Non
         assert ids(configuration.check_links()) == found
     with override_settings(DEBUG=True, DURABLE={"BASE_URL": base}):
         assert ids(configuration.check_links()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({}, []),
+        ({"DURABLE": {"BASE_URL": ""}}, ["the address at which the project is reached"]),
+        ({"ROOT_URLCONF": "tests.people.no_urls"}, ["durable.hooks.urls"]),
+    ],
+)
+def test_workflows_with_links_need_an_address(
+    workflows: Registry, settings: dict[str, Any], missing: list[str]
+) -> None:
+    def pays(ctx: Context) -> None:
+        ctx.link("paid")
+
+    workflows.register(Definition("tests.checks.pays", pays))
+    with override_settings(**settings):
+        found = configuration.check_link_addresses()
+        assert [each for each in run_checks(tags=["durable"]) if each.id == "durable.W098"] == []
+    assert ids(found) == ["durable.W098"] * len(missing)
+    assert all(part in str(each.hint) for part, each in zip(missing, found, strict=True))
+    assert all("ctx.link() would stop the run" in each.msg for each in found)

@@ -64,7 +64,7 @@ from urllib.parse import urlsplit
 
 from django.apps import apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 from django.urls import reverse
@@ -432,13 +432,21 @@ def check_redaction(**_: object) -> list[CheckMessage]:
 
 @register(TAG)
 def check_links(**_: object) -> list[CheckMessage]:
-    """Check that links have an address outside, and that nobody on the way can read it."""
+    """Check that nobody on the way can read the address of a link."""
     if not _is_base_url(conf.BASE_URL):
         return []  # E003 reports it
     base = urlsplit(conf.BASE_URL)
     if conf.BASE_URL and not settings.DEBUG and base.scheme != "https" and not _is_here(base.hostname or ""):
         hint = "Serve the project by https, and name it so: who reads the address of a link can answer it."
         return [Error('DURABLE["BASE_URL"] is not https.', hint=hint, id="durable.E026")]
+    return []
+
+
+@register(Tags.urls)  # not of a worker's start: it loads all URLs of the project
+def check_link_addresses(**_: object) -> list[CheckMessage]:
+    """Check that the links of workflows have an address outside."""
+    if not _is_base_url(conf.BASE_URL):
+        return []  # E003 reports it
     using = [each.name for each in registry.all() if _mentions_link(each.function)]
     if not using:
         return []
