@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
+import django
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
@@ -102,7 +103,10 @@ DATABASE_URL = os.environ.get("DATABASE_URL") or f"sqlite:///{VAR_DIR / 'db.sqli
 if "DATABASE_URL" not in os.environ:
     VAR_DIR.mkdir(exist_ok=True)
 DATABASES = {"default": database_from(DATABASE_URL)}
-MAILERS = {"default": {"BACKEND": "django.core.mail.backends.smtp.EmailBackend"}}  # from Django 6.1 on
+if django.VERSION < (6, 1):
+    EMAIL_BACKEND = "project.shop.services.post.Postman"
+else:
+    MAILERS = {"default": {"BACKEND": "project.shop.services.post.Postman"}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
@@ -116,7 +120,8 @@ RQ_QUEUES = {
 RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}
 
 DURABLE = {
-    "BASE_URL": os.environ.get("BASE_URL") or ("http://127.0.0.1:8000" if DEBUG else ""),
+    # for links in mails, and for those that the bank gets
+    "BASE_URL": os.environ.get("BASE_URL", "http://127.0.0.1:8000"),
     # the carrier's interface allows five labels a second
     "LIMITS": {"carrier": {"rate": "5/s"}},
     # an order's run knows the branch of the shop at which it was placed
@@ -136,14 +141,18 @@ REST_FRAMEWORK = {
 }
 
 # How long things take in the shop: durations as text, the latency of the bank, the carrier and the post in seconds.
+# And the secret with which the bank signs.
 SHOP: dict[str, Any] = {
+    "BANK_SECRET": os.environ.get("SHOP_BANK_SECRET", "known to the fake bank and to the shop"),
     "APPROVAL_DEADLINE": os.environ.get("SHOP_APPROVAL_DEADLINE", "2 days"),
     "CART_PATIENCE": os.environ.get("SHOP_CART_PATIENCE", "1 day"),
     "COOL_OFF": os.environ.get("SHOP_COOL_OFF", "1 minute"),
     "MAIL_PAUSE": os.environ.get("SHOP_MAIL_PAUSE", "3 days"),
     "MONTH": os.environ.get("SHOP_MONTH", "30 days"),
     "NAP": os.environ.get("SHOP_NAP", "3 hours"),
+    "REFUND_DEADLINE": os.environ.get("SHOP_REFUND_DEADLINE", "10 days"),
     "SERVICE_LATENCY": float(os.environ.get("SHOP_SERVICE_LATENCY", "0")),
+    "TRANSFER_DEADLINE": os.environ.get("SHOP_TRANSFER_DEADLINE", "3 days"),
 }
 
 LANGUAGE_CODE = "en-us"

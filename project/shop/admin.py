@@ -18,6 +18,7 @@ from project.shop.models import (
     Refund,
     Review,
     Subscription,
+    Transfer,
 )
 
 __all__: list[str] = []
@@ -85,6 +86,13 @@ class OrderAdmin(RunsMixin, _ReadOnly):
 @admin.register(Charge)
 class ChargeAdmin(_ReadOnly):
     list_display = ["reference", "amount", "created_at"]
+    search_fields = ["reference"]
+
+
+@admin.register(Transfer)
+class TransferAdmin(_ReadOnly):
+    list_display = ["reference", "amount", "charge", "created_at"]
+    list_select_related = ["charge"]
     search_fields = ["reference"]
 
 

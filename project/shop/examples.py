@@ -72,6 +72,13 @@ EXAMPLES = {
     for example in [
         Example("fulfil", workflows.fulfil, trigger="Runs for each order that is placed."),
         Example("ship", workflows.ship, trigger="Runs for each order that is approved, as a child of the order's run."),
+        Example(
+            "transfer", workflows.transfer, trigger="Runs for each order that is paid by transfer, as a child of it."
+        ),
+        Example(
+            "refund", workflows.refund, trigger="Runs when the customer of an order that was sent wants money back."
+        ),
+        Example("inspect", workflows.inspect, trigger="Runs for each parcel that comes back, started by an event."),
         Example("cart", workflows.cart, trigger="Runs for each visitor who puts something into a cart."),
         Example("nightly", workflows.nightly, trigger="Runs each night at half past two, by its schedule."),
         Example("subscription", workflows.subscription, _new_subscription),

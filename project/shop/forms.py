@@ -6,7 +6,7 @@ from django import forms
 
 from project.shop.models import Product, Review
 
-__all__ = ["OrderForm", "ReviewForm"]
+__all__ = ["OrderForm", "RefundForm", "ReviewForm"]
 
 MOST_OF_ONE = 20
 
@@ -21,6 +21,7 @@ class OrderForm(forms.Form):
 
     name = forms.CharField(max_length=80, widget=forms.TextInput(attrs={"autocomplete": "name"}))
     email = forms.EmailField(widget=forms.EmailInput(attrs={"autocomplete": "email"}))
+    pay_by = forms.ChoiceField(label="Pay by", choices=[("card", "card"), ("transfer", "transfer")], required=False)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,6 +44,15 @@ class OrderForm(forms.Form):
         if not cleaned["quantities"] and not self.errors:
             raise forms.ValidationError("Choose at least one thing. The cat insists.", code="empty")
         return cleaned
+
+
+class RefundForm(forms.Form):
+    """What a colleague decides about a refund. The run that asks records the form by its name."""
+
+    decision = forms.ChoiceField(
+        choices=[("yes", "Give the money back"), ("no", "Refuse")], widget=forms.RadioSelect(), initial="yes"
+    )
+    words = forms.CharField(label="A word to the customer", max_length=200, required=False)
 
 
 class ReviewForm(_ReviewModelForm):

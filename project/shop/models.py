@@ -11,7 +11,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.urls import reverse
 
-from project.shop.services.models import Charge, Fault, Label, Mail, Refund
+from project.shop.services.models import Charge, Fault, Label, Mail, Refund, Transfer
 
 __all__ = [
     "Charge",
@@ -25,6 +25,7 @@ __all__ = [
     "Refund",
     "Review",
     "Subscription",
+    "Transfer",
 ]
 
 
@@ -100,6 +101,11 @@ class Order(models.Model):
     def run_id_of(number: int) -> str:
         """The run of the order with this number."""
         return f"order-{number}"
+
+    @property
+    def refund_run_id(self) -> str:
+        """The run that asks whether the money is given back."""
+        return f"refund-{self.pk}"
 
     @classmethod
     def of_run(cls, run_id: str) -> models.QuerySet["Order"]:

@@ -5,7 +5,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from durable import Handle, get_run
 from durable.errors import RunNotFoundError
 from durable.operations import HistoryEntry
 from project.shop.models import Order, Product
+from project.shop.services import bank
 from project.shop.services.line import ServiceDownError
 from project.shop.timeline import Step, build_timeline, clock
 
@@ -131,6 +132,11 @@ class _Standing:
         return any(entry.location == "charge" and entry.status in {"held", "unknown"} for entry in self.history)
 
     @property
+    def waits_for_transfer(self) -> bool:
+        """Whether the customer has still to pay."""
+        return not self.is_over and any(e.location == "transfer" and e.status != "completed" for e in self.history)
+
+    @property
     def open_wait(self) -> HistoryEntry | None:
         """The message it waits for."""
         if self.is_over:
@@ -145,14 +151,48 @@ def progress_of_order(order: Order) -> Progress:
     except RunNotFoundError:  # runs that have ended are pruned some day; orders are kept
         return _progress_of_row(order)
     order.refresh_from_db(fields=["status"])  # not older than the run
+    if now.state == "completed" and (refund := _refund_of(order)) is not None:
+        return _progress_of_refund(order, now, refund)
     return Progress(
         state=now.state,
         headline=_headline(order, now),
         detail=_detail(now),
         milestones=_milestones(order, now),
         actions=_order_actions(order, now),
+        link=_way_to_bank(order) if now.waits_for_transfer else None,
         steps=now.steps,
     )
+
+
+def _refund_of(order: Order) -> Handle | None:
+    try:
+        refund = get_run(order.refund_run_id)
+        refund.info()
+    except RunNotFoundError:
+        return None
+    return refund
+
+
+def _progress_of_refund(order: Order, sent: "_Standing", refund: Handle) -> Progress:
+    """Where the refund of an order stands that was sent, in the words of its run."""
+    now, status = _Standing.of(refund), refund.status
+    says = "A worker asks the colleagues" if status is None else status.text
+    is_refunded = order.status == Order.Status.REFUNDED
+    back = Action("hand-back", "Hand the parcel to the carrier", reverse("shop:hand-back", args=[order.token]))
+    end = Milestone("Refunded", "undone" if is_refunded else "ahead" if now.is_over else "current")
+    return Progress(
+        state=now.state,
+        headline=f"{says[:1].upper()}{says[1:]}",
+        detail=now.because,
+        milestones=[*_milestones(order, sent), end],
+        actions=[] if now.is_over else [back],
+        steps=[*sent.steps, *(replace(each, where=each.where or "refund") for each in now.steps)],
+    )
+
+
+def _way_to_bank(order: Order) -> Link | None:
+    transfer = bank.find_transfer(order.payment_reference)
+    return None if transfer is None else Link("Pay it at the bank", reverse("shop:transfer", args=[transfer.token]))
 
 
 def _progress_of_row(order: Order) -> Progress:
@@ -214,6 +254,8 @@ def _headline(order: Order, now: _Standing) -> str:
         return "Taking back what was done"
     if now.is_over:
         return "The order was stopped; nothing was charged" if _is_uncharged(now.history) else _stopped(order)
+    if now.waits_for_transfer:
+        return "Waiting for your transfer"
     if now.waits_for_bank:
         return "The bank does not answer; the order waits for it"
     if now.open_wait is not None:
@@ -227,10 +269,12 @@ def _stopped(order: Order) -> str:
 
 
 def _is_uncharged(history: Sequence[HistoryEntry]) -> bool:
-    """Whether that is known: the bank was never asked, or could not be reached."""
-    charge = next((entry for entry in history if entry.location == "charge"), None)
+    """Whether that is known: the bank was never asked, or could not be reached, or has not told of a transfer."""
+    charge = next((entry for entry in history if entry.location in {"charge", "transfer"}), None)
     if charge is None:
         return True
+    if charge.location == "transfer":
+        return charge.status != "completed"
     return charge.status != "completed" and charge.error is not None and charge.error.type == ServiceDownError.__name__
 
 
@@ -274,7 +318,8 @@ def _milestones(order: Order, now: _Standing) -> list[Milestone]:
 
 def _order_actions(order: Order, now: _Standing) -> list[Action]:
     if now.is_over:
-        return []
+        refund = Action("refund", "Ask for the money back", reverse("shop:refund", args=[order.token]), "plain")
+        return [refund] if order.status == Order.Status.SENT else []
     answer = reverse("shop:answer", args=[order.token])
     answers = [Action("approved", "Approve", answer), Action("rejected", "Reject", answer, "bad")]
     cancel = Action("cancel", "Cancel the order", reverse("shop:cancel", args=[order.token]), "plain")

@@ -10,15 +10,19 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Count, Q, Sum
 
 from durable import Found, NotDone, RollbackContext, RunInfo, current_step
+from durable.hooks.signatures import stripe
 from project.shop.branches import current_branch
 from project.shop.models import Customer, Order, Product, Subscription
 from project.shop.services import bank, carrier, pictures, post, writer
 
 __all__ = [
     "add_up_day",
+    "ask_for_transfer",
+    "book_transfer",
     "buy_label",
     "charge_card",
     "charge_month",
@@ -26,6 +30,7 @@ __all__ = [
     "end_order",
     "fetch_picture",
     "find_order_charge",
+    "give_money_back",
     "hand_over",
     "keep_description",
     "list_cats",
@@ -35,12 +40,17 @@ __all__ = [
     "send_mail",
     "send_order_mail",
     "send_report",
+    "signed_by_bank",
+    "tell_customer",
     "void_label",
     "write_description",
     "write_order",
 ]
 
 KEEPER = "keeper@example.org"
+
+#: Whether a request is the bank's: it signs as Stripe does.
+signed_by_bank = stripe(lambda: settings.SHOP["BANK_SECRET"])
 
 
 def charge_card(order_id: int) -> int:
@@ -66,6 +76,28 @@ def refund_card(rollback: RollbackContext, charge_id: int) -> None:
     """Give the money back."""
     bank.refund(charge_id, key=f"refund-{charge_id}", attempt=current_step().attempt)
     Order.objects.filter(pk=rollback.args[0]).update(status=Order.Status.REFUNDED)
+
+
+def ask_for_transfer(order_id: int, answer_to: str) -> None:
+    """Have the bank ask the customer for the money of an order, and tell the shop at an address of the run."""
+    step = current_step()
+    order = Order.objects.get(pk=order_id)
+    bank.ask_for_transfer(
+        order.payment_reference, order.total, answer_to, key=step.idempotency_key, attempt=step.attempt
+    )
+
+
+def book_transfer(_order_id: int, told: dict[str, Any]) -> int:
+    """The id of the charge of which the bank has told."""
+    return int(told["charge"])
+
+
+def give_money_back(order_id: int) -> None:
+    """Give the money of an order back that was sent. The key is that of `refund_card`: the bank does it once."""
+    order = Order.objects.get(pk=order_id)
+    assert order.charge_id is not None, "what was sent is paid"
+    bank.refund(order.charge_id, key=f"refund-{order.charge_id}", attempt=current_step().attempt)
+    Order.objects.filter(pk=order_id).update(status=Order.Status.REFUNDED)
 
 
 def end_order(run: RunInfo) -> None:
@@ -107,6 +139,11 @@ def send_order_mail(order_id: int) -> None:
     """Tell the customer that the parcel is being packed."""
     order = Order.objects.select_related("customer").get(pk=order_id)
     send_mail(order.customer.email, f"We are packing order {order.pk}", f"It comes to {order.total}. Purr.")
+
+
+def tell_customer(order_id: int, subject: str, body: str) -> None:
+    """Mail the customer of an order."""
+    send_mail(Order.objects.select_related("customer").get(pk=order_id).customer.email, subject, body)
 
 
 def send_mail(to: str, subject: str, body: str) -> None:

@@ -12,6 +12,12 @@ from durable.operations import HistoryEntry
 __all__ = ["Step", "build_timeline", "clock"]
 
 _SHOWN = {"step", "sleep", "message", "join", "child"}
+# What a wait has that is not for a message of a name: what it is said to wait for, and what is said when it is over.
+_FROM_OUTSIDE = [
+    ("link", "waits for a signed answer", "a signed answer has come"),
+    ("event", "waits for the event", "the event has come"),
+    ("ask", "waits for colleagues to decide", "decided"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +119,18 @@ def _sleep_note(entry: HistoryEntry) -> str:
 
 
 def _message_note(entry: HistoryEntry) -> str:
+    for key, waits, has_come in _FROM_OUTSIDE:
+        if key in entry.data:
+            return has_come if entry.status == "completed" else f"{waits}{_until(entry)}"
     if entry.status == "completed":
         received = [message["name"] for message in entry.data["received"]]
         return f"received {', '.join(received)}" if received else "nothing came"
+    return f"waits for {' or '.join(entry.data['names'])}{_until(entry)}"
+
+
+def _until(entry: HistoryEntry) -> str:
     deadline = entry.data["deadline"]
-    until = f" until {clock(datetime.fromisoformat(deadline))}" if deadline else ""
-    return f"waits for {' or '.join(entry.data['names'])}{until}"
+    return f" until {clock(datetime.fromisoformat(deadline))}" if deadline else ""
 
 
 def _join_note(entry: HistoryEntry) -> str:

@@ -4,6 +4,7 @@ Each view checks what it is given, calls one thing, and answers; anyone with an 
 """
 
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,14 +18,16 @@ from django.views import View
 from durable import Handle, get_run, streams
 from durable.errors import InvalidTransitionError, RunNotFoundError
 from project.shop import checkout
-from project.shop.branches import current_branch
+from project.shop.branches import BRANCHES, current_branch
 from project.shop.examples import EXAMPLES, GUEST, start
 from project.shop.forms import OrderForm, ReviewForm
-from project.shop.models import Fault, Order, Review
+from project.shop.models import Fault, Mail, Order, Review, Transfer
 from project.shop.progress import Progress, progress_of_cart, progress_of_example, progress_of_order
+from project.shop.services import bank
 
 __all__ = [
     "Answer",
+    "AskForRefund",
     "Cancel",
     "CartClick",
     "CartPage",
@@ -33,16 +36,20 @@ __all__ = [
     "ExampleProgress",
     "ExampleStream",
     "Examples",
+    "HandBack",
     "OrderPage",
     "OrderProgress",
+    "Post",
     "StartExample",
     "StopExample",
     "Storefront",
     "SwitchBank",
+    "TransferPage",
     "WriteReview",
 ]
 
 REMEMBERED_ORDERS = 10
+NEWEST_MAILS = 20
 TOO_LATE = "Too late: the order has come to its end."
 
 
@@ -61,7 +68,8 @@ class Storefront(View):
             request.session["customer"] = {"name": ordered["name"], "email": ordered["email"]}
             request.session["cart"] = checkout.add_to_cart(_visitor(request), ordered["quantities"]).id
             return redirect("shop:cart")
-        order = checkout.place_order(ordered["name"], ordered["email"], ordered["quantities"])
+        by_transfer = ordered["pay_by"] == "transfer"
+        order = checkout.place_order(ordered["name"], ordered["email"], ordered["quantities"], by_transfer=by_transfer)
         request.session["orders"] = [order.pk, *request.session.get("orders", [])][:REMEMBERED_ORDERS]
         return redirect(order)
 
@@ -72,6 +80,7 @@ class Storefront(View):
         context = {
             "form": form,
             "branch": current_branch(),
+            "branches": BRANCHES,
             "orders": orders[:REMEMBERED_ORDERS],
             "may_switch": request.user.is_staff and request.user.has_perm("shop.change_fault"),
             "is_bank_broken": Fault.objects.filter(service=Fault.Service.BANK, is_on=True).exists(),
@@ -178,6 +187,61 @@ class Cancel(View):
         except (InvalidTransitionError, RunNotFoundError):
             messages.error(request, TOO_LATE)
         return redirect(order)
+
+
+class AskForRefund(View):
+    """The customer wants the money of an order back that was sent."""
+
+    def post(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        order = get_object_or_404(Order, token=token)
+        if not checkout.ask_for_refund(order):
+            messages.error(request, "Only an order that was sent is given back.")
+        return redirect(order)
+
+
+class HandBack(View):
+    """The customer gives the parcel to the carrier."""
+
+    def post(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        order = get_object_or_404(Order, token=token)
+        if order.status != Order.Status.SENT:
+            return HttpResponseBadRequest("There is no parcel to hand back.")
+        checkout.hand_back(order)
+        messages.success(request, "The carrier says that the parcel is back.")
+        return redirect(order)
+
+
+class TransferPage(View):
+    """The bank's page of a transfer: what the customer is asked for, and the buttons that tell the shop."""
+
+    def get(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        transfer = get_object_or_404(Transfer.objects.select_related("charge"), token=token)
+        order = Order.objects.filter(pk=transfer.reference.removeprefix("order-")).first()
+        return render(request, "shop/transfer.html", {"transfer": transfer, "order": order})
+
+    def post(self, request: HttpRequest, token: UUID) -> HttpResponse:
+        get_object_or_404(Transfer, token=token)
+        is_forged = request.POST.get("verb") == "forge"
+        status = bank.deliver(bank.forge(token) if is_forged else bank.take_transfer(token))
+        if status == HTTPStatus.OK:
+            messages.success(request, "The shop has been told, and answers 200.")
+        elif status == HTTPStatus.GONE:
+            bank.return_transfer(token)
+            messages.error(request, "The shop answers 410: it waits no longer. The money is yours again.")
+        elif status == HTTPStatus.FORBIDDEN:
+            messages.error(request, "The shop answers 403: the signature is not the bank's. Nothing has happened.")
+        else:
+            messages.error(request, f"The shop answers {status or 'nothing'}. Tell it again in a moment.")
+        return redirect("shop:transfer", token=token)
+
+
+class Post(View):
+    """The newest mails, for staff who may see them in the admin: a mail's link is for its receiver alone."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        if not (request.user.is_staff and request.user.has_perm("shop.view_mail")):
+            raise PermissionDenied
+        return render(request, "shop/post.html", {"mails": Mail.objects.order_by("-pk")[:NEWEST_MAILS]})
 
 
 class WriteReview(View):

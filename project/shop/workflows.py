@@ -5,11 +5,14 @@ the world is in `steps`.
 """
 
 from collections import Counter
+from typing import Any
 
 from django.conf import settings
 
-from durable import AsyncContext, Break, Context, Continue, CriticalError, Limit, cron, workflow
+from durable import AsyncContext, Break, Context, Continue, CriticalError, Limit, cron, event, workflow
+from durable.errors import EventTimeoutError, PersonTimeoutError
 from project.shop import steps
+from project.shop.forms import RefundForm
 from project.shop.models import Order
 from project.shop.services.line import ServiceDownError
 
@@ -18,13 +21,16 @@ __all__ = [
     "describe",
     "fulfil",
     "gallery",
+    "inspect",
     "nightly",
     "postcard",
+    "refund",
     "ship",
     "subscription",
     "surprise",
     "sync",
     "thank",
+    "transfer",
     "welcome",
 ]
 
@@ -50,8 +56,23 @@ def ship(ctx: Context, order_id: int) -> str:
     return tracking
 
 
+@workflow(name="shop.transfer")
+def transfer(ctx: Context, order_id: int) -> int:
+    """Ask the bank for a transfer, and return the number of the charge when the bank says that the money is there.
+
+    The rule: what comes from outside is signed. The bank gets an address that is this run's alone. Its word counts
+    once, and only with its signature: who has nothing but the address is refused.
+    """
+    ctx.rollback_checkpoint("from here on")
+    paid = ctx.link("paid", timeout=settings.SHOP["TRANSFER_DEADLINE"], verify="project.shop.steps.signed_by_bank")
+    ctx.step("ask", steps.ask_for_transfer, order_id, paid.url, max_retries=8)
+    told: dict[str, Any] = paid.wait("the bank's word")
+    charge_id: int = ctx.step("book", steps.book_transfer, order_id, told, rollback=steps.refund_card)
+    return charge_id
+
+
 @workflow(name="shop.fulfil", on_end=steps.end_order)
-def fulfil(ctx: Context, order_id: int) -> dict[str, str]:
+def fulfil(ctx: Context, order_id: int, by_transfer: bool = False) -> dict[str, str]:
     """Charge, ask the shopkeeper, ship. Whatever goes wrong after the charge gives the money back.
 
     The rule: what costs money is done once, and says how it is undone. Where nobody knows whether the card was charged,
@@ -59,18 +80,22 @@ def fulfil(ctx: Context, order_id: int) -> dict[str, str]:
     the end of the run and the order's status are.
     """
     ctx.rollback_checkpoint("from here on")
-    charge_id = ctx.step(
-        "charge",
-        steps.charge_card,
-        order_id,
-        once=True,
-        verify=steps.find_order_charge,
-        not_done=(ServiceDownError,),
-        when_exhausted="hold",
-        max_retries=5,
-        timeout=10,
-        rollback=steps.refund_card,
-    )
+    if by_transfer:
+        ctx.status("waiting for your transfer", done=0, of=4)
+        charge_id = ctx.child("transfer", transfer.using(rollback=True), order_id)
+    else:
+        charge_id = ctx.step(
+            "charge",
+            steps.charge_card,
+            order_id,
+            once=True,
+            verify=steps.find_order_charge,
+            not_done=(ServiceDownError,),
+            when_exhausted="hold",
+            max_retries=5,
+            timeout=10,
+            rollback=steps.refund_card,
+        )
     ctx.step("mark paid", steps.mark_paid, order_id, charge_id, atomic=True)
     ctx.status("paid, the shopkeeper looks at it", done=1, of=4)
     approval = ctx.queue.next("approval", names=["approved", "rejected"], timeout=settings.SHOP["APPROVAL_DEADLINE"])
@@ -83,6 +108,58 @@ def fulfil(ctx: Context, order_id: int) -> dict[str, str]:
     ctx.step("hand over", steps.hand_over, order_id, atomic=True)
     ctx.status("handed to the courier", done=4, of=4)
     return {"label": label}
+
+
+@workflow(name="shop.refund")
+def refund(ctx: Context, order_id: int) -> str:
+    """Give the money of an order back, when two colleagues agree and the parcel is back.
+
+    The rule: who decides is checked when they decide. Two different people who may refund have to agree, in their inbox
+    or by the link of their mail; one who refuses is enough. The parcel may be back before they have agreed.
+    """
+    ctx.status("two colleagues look at it", done=0, of=3)
+    try:
+        verdict = ctx.ask_person(
+            "give the money back",
+            RefundForm,
+            permission="shop.add_refund",
+            about=f"shop.order:{order_id}",
+            text=f"The customer of order {order_id} wants to send it back.",
+            approvals=2,
+            mail=True,
+            remind="2 days",
+            timeout=settings.SHOP["REFUND_DEADLINE"],
+        )
+        words = "\n".join(each.data["words"] for each in verdict.answers if each.data["words"])
+        if not verdict.approved:
+            return _keep_money(ctx, order_id, words)
+        ctx.status("agreed; please send the parcel back", done=1, of=3)
+        ctx.event("parcel is back", "parcel.back", key=str(order_id), within="1 day", timeout="30 days")
+    except PersonTimeoutError:
+        return _keep_money(ctx, order_id, "Nobody has decided in time.")
+    except EventTimeoutError:
+        return _keep_money(ctx, order_id, "The parcel did not come back.")
+    ctx.status("the parcel is back", done=2, of=3)
+    ctx.step("give back", steps.give_money_back, order_id, max_retries=10)
+    ctx.step("tell", steps.tell_customer, order_id, "Your money is on its way", words, max_retries=8)
+    ctx.status("your money is on its way", done=3, of=3)
+    return "given back"
+
+
+def _keep_money(ctx: Context, order_id: int, why: str) -> str:
+    ctx.step("tell", steps.tell_customer, order_id, "Your money is not given back", why, max_retries=8)
+    ctx.status("your money is not given back")
+    return "kept"
+
+
+@workflow(name="shop.inspect", on=event("parcel.back"))
+def inspect(ctx: Context, parcel: dict[str, int]) -> None:
+    """Ask the shopkeeper to look at a parcel that has come back. Started by an event.
+
+    The rule: who tells does not know who listens. The carrier says once that a parcel is back. The refund that waits
+    for it goes on, and this run begins; neither is named where the event is published.
+    """
+    ctx.step("send", steps.send_mail, steps.KEEPER, f"Order {parcel['order']} is back", "Scratched?", max_retries=8)
 
 
 @workflow(name="shop.cart")

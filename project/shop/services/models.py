@@ -1,5 +1,7 @@
 """What the outside world remembers. They are models of the shop's app only so that the admin can show them."""
 
+import uuid
+
 from django.db import models
 
 
@@ -17,6 +19,27 @@ class Charge(models.Model):
 
     def __str__(self) -> str:
         return f"{self.amount} for {self.reference}"
+
+
+class Transfer(models.Model):
+    """A transfer that a shop has asked for. `token` is its unguessable address at the bank.
+
+    The bank says at `answer_to` that the money is there, which is `charge` then.
+    """
+
+    token = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    reference = models.CharField(max_length=80, db_index=True)
+    amount = models.DecimalField(max_digits=9, decimal_places=2)
+    answer_to = models.TextField(editable=False)
+    charge = models.OneToOneField(Charge, models.PROTECT, null=True, blank=True, related_name="transfer")
+    idempotency_key = models.CharField(max_length=300, unique=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        app_label = "shop"
+
+    def __str__(self) -> str:
+        return f"transfer of {self.amount} for {self.reference}"
 
 
 class Refund(models.Model):
