@@ -17,6 +17,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from durable.admin import pages
+from durable.codec.given_json import read_given
 from durable.core.duration import later, parse_duration
 from durable.core.errors import MessageNotAcceptedError
 from durable.core.ids import MAX_ID, MAX_REASON, new_id
@@ -43,19 +44,22 @@ def json_editor(rows: int = 6) -> forms.Textarea:
 def read_json(text: str) -> Any:
     """Return the data of a JSON text, None for an empty one.
 
-    Raises ValidationError, also for a number that JSON lacks.
+    Raises ValidationError.
     """
     if not text.strip():
         return None
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return read_given(text)
     except json.JSONDecodeError as error:
         raise forms.ValidationError(
             _("This is not JSON: %(problem)s at line %(line)d, column %(column)d. Text needs double quotes."),
             params={"problem": error.msg, "line": error.lineno, "column": error.colno},
         ) from None
     except (ValueError, RecursionError) as error:
-        raise forms.ValidationError(_("This cannot be read as JSON: %(problem)s."), params={"problem": error}) from None
+        problem = told(error)
+        raise forms.ValidationError(
+            _("This cannot be read as JSON: %(problem)s."), params={"problem": problem}
+        ) from None
 
 
 def read_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
@@ -397,10 +401,6 @@ def as_token(token: str) -> str:
         return str(UUID(token))
     except ValueError:
         raise forms.ValidationError(_("This page was not made by the admin: open it again.")) from None
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(gettext("%(text)s is not a number that JSON has") % {"text": text})
 
 
 # -- the forms of verbs: a field for each option, and the reason

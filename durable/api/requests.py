@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -15,6 +14,7 @@ from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 
 from durable.api.problems import BodyTooLargeError
+from durable.codec.given_json import read_given
 from durable.conf import conf
 from durable.listings.problems import ProblemError
 
@@ -43,7 +43,7 @@ class JSONParser(parsers.BaseParser):
         if len(body) > limit:
             raise BodyTooLargeError(limit)
         try:
-            value = json.loads(body.decode("utf-8"), parse_constant=_refused)
+            value = read_given(body.decode("utf-8"))
         except RecursionError:
             raise _too_deep() from None
         except ValueError as error:
@@ -71,10 +71,6 @@ def _is_too_deep(value: Any) -> bool:
 def media_type_of(request: Request) -> str:
     """Return the type of the request's body in lower case, without parameters; "" if there is none."""
     return (request.content_type or "").partition(";")[0].strip().lower()
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")
 
 
 class JSONRenderer(renderers.JSONRenderer):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NoReturn, TextIO
+from typing import Any, Final, TextIO
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ObjectDoesNotExist
@@ -20,6 +20,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
 from durable.cli.output import FORMATS, Exit, Output
+from durable.codec.given_json import NumberTooLargeError, read_given
 from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
@@ -377,6 +378,8 @@ def json_value(text: str) -> Any:
         return _strict(text)
     try:
         return _strict(text)
+    except NumberTooLargeError:
+        raise
     except ValueError:
         return text
 
@@ -392,10 +395,6 @@ def keyword(text: str) -> tuple[str, Any]:
 
 def _strict(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return read_given(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"that is not JSON: {error}") from error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"JSON has no {name}")

@@ -30,6 +30,7 @@ from ninja.security import django_auth
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field, StrictBool, create_model
 
 from durable import operations
+from durable.codec.given_json import read_given
 from durable.core.clock import to_utc
 from durable.core.duration import seconds
 from durable.core.ids import MAX_ID, MAX_REASON, check_id
@@ -157,6 +158,7 @@ def _answered(request: HttpRequest, act: Callable[[], tuple[int, Any]]) -> JsonR
     try:
         if not is_signed_in(request):
             raise ProblemError("not-authenticated", 401, "This needs an authenticated user.")
+        _refuse_numbers(request)
         status, data = act()
     except Exception as error:
         problem = problem_of(error)
@@ -165,6 +167,16 @@ def _answered(request: HttpRequest, act: Callable[[], tuple[int, Any]]) -> JsonR
         document = problem.document(request.path)
         return _json(document, problem.status, content_type=CONTENT_TYPE, headers=problem.headers)
     return _json(data, status)
+
+
+def _refuse_numbers(request: HttpRequest) -> None:
+    """Raise ProblemError for numbers that JSON lacks, or that no float holds: ninja's parser takes them."""
+    if request.content_type != "application/json" or not request.body:
+        return
+    try:
+        read_given(request.body)
+    except ValueError as error:
+        raise ProblemError("malformed-body", 400, f"The body is not JSON: {error}.") from None
 
 
 def _json(data: Any, status: int, **more: Any) -> JsonResponse:

@@ -16,7 +16,6 @@ requests, which would quote the path, is told that it was logged.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -35,6 +34,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
 from durable import runtime
+from durable.codec.given_json import read_given
 from durable.conf import conf
 from durable.core.errors import TOKEN, PayloadError
 from durable.core.links import LinkState, name_of
@@ -209,7 +209,7 @@ def _parsed(request: HttpRequest, body: bytes) -> Any:
     charset = (request.content_params or {}).get("charset", "utf-8")
     try:
         if kind == "application/json" or kind.endswith("+json"):
-            return json.loads(body, parse_constant=_no_number)
+            return read_given(body)
         if kind == _FORM:
             return _form(QueryDict(body, encoding=charset))
         if kind.startswith("multipart/"):
@@ -217,10 +217,6 @@ def _parsed(request: HttpRequest, body: bytes) -> Any:
         return body.decode(charset) if kind.startswith("text/") else body
     except (ValueError, LookupError, RecursionError, SuspiciousOperation):
         return _INVALID
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _form(fields: QueryDict) -> dict[str, Any]:

@@ -157,6 +157,7 @@ class TestSending:
             ("{by: 7}", "This is not JSON: Expecting property name enclosed in double quotes at line 1, column 2"),
             ("yes", "This is not JSON"),
             ("NaN", "NaN is not a number that JSON has"),
+            ('{"amount": 1e400}', "the number 1e400 is too large"),
             ("[" * 100_000, "cannot be read as JSON"),
             ('"' + "x" * 1_100_000 + '"', "This cannot be recorded"),
         ],

@@ -318,6 +318,11 @@ class TestStart:
         assert "JSON" in shell("start", "cli.echo", argument).err
         assert not Run.objects.exists()
 
+    @pytest.mark.parametrize("argument", ["1e400", "-1.5E+999", "[1e400]"])
+    def test_a_number_that_no_float_holds_is_no_text(self, shell: Shell, argument: str) -> None:
+        assert f"the number {argument.strip('[]')} is too large" in shell("start", "cli.echo", "--", argument).err
+        assert not Run.objects.exists()
+
     def test_a_big_argument_through_a_pipe(self, shell: Shell, stage: Stage) -> None:
         shell("start", "cli.echo", "-", "--id", "one", piped='{"many": [1, 2, 3]}\n')
         stage.settle("one")

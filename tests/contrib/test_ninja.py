@@ -245,6 +245,15 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(path: str, body: dict[
     assert list(Run.objects.order_by("pk").values_list("pk", "state", "change_seq")) == before
 
 
+@pytest.mark.parametrize("number", ["1e400", "NaN"])
+def test_a_number_that_json_lacks_or_no_float_holds_is_refused(number: str) -> None:
+    body = f'{{"workflow": "tests.api.add", "args": [{number}, 1], "id": "new"}}'
+    answer = everybody().post("/ninja/durable/runs", body, "application/json")
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed-body")
+    assert number in answer.json()["detail"]
+    assert not Run.objects.filter(pk="new").exists()
+
+
 def test_filters_are_those_of_rest_and_unknown_names_are_refused() -> None:
     client = everybody()
     assert [each["id"] for each in client.get("/ninja/durable/runs?state=sleeping").json()["results"]] == ["a"]

@@ -361,6 +361,7 @@ def test_the_body_is_read_by_its_content_type(h: Harness, kind: str, body: bytes
     [
         ("application/json", b"{", 400),
         ("application/json", b"NaN", 400),
+        ("application/json", b"1e400", 400),
         ("application/json", b"\xff", 400),
         ("application/json", b"[" * 100_000, 400),
         ("application/json", b"1" * 5_000, 400),
