@@ -627,14 +627,15 @@ class TagChange:
 class Witness(NamedTuple):
     """The trace of a pass's commit that the pass's next commit checks for (`durable.core.witnesses`).
 
-    It is the entry at `location` with this `ordinal` (for a changed entry, in this `version`), or the `state` of the
-    run.
+    It is the entry at `location` with this `ordinal` (of a changed entry in this `version`, or with an output), or the
+    `state` of the run.
     """
 
     location: str = ""
     ordinal: int = 0
     version: EntryRecord | None = None
     state: str | None = None
+    has_output: bool = False
 
 
 class MessageReceived(NamedTuple):

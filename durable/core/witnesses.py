@@ -22,8 +22,10 @@ loads the history as it is and does what is missing again.
 - A commit that has made an entry leaves that entry: its location and its ordinal, which no other entry of the run has.
   This is nearly every commit, and costs one look at an index: 4 % of the server's CPU time for a step (8 µs on a busy
   machine, as the best of 50 alternating rounds with and without), and 2 % of Python's. No log is written for it.
-- A commit that has only changed entries which were there leaves one of them as it has written it; a step that it has
-  held, which a person may settle at any time, only as being there.
+- A commit that has given its output to an entry that this pass has committed without one, as that of a step with
+  `once=True`, leaves that entry with an output. It is found by the same look.
+- A commit that has only changed other entries which were there leaves one of them as it has written it; a step that it
+  has held, which a person may settle at any time, only as being there.
 - A commit that has only changed the run's state, as the beginning of a compensation does, leaves that state.
 - A commit that leaves nothing keeps the witness of the one before, unless it deletes it. Such a commit ends the pass,
   or is about messages and slots beside records.
@@ -98,11 +100,12 @@ def as_written(batch: Batch) -> tuple[Witness, ...]:
 class Witnesses:
     """The witnesses that the next commit of a pass checks. Not thread-safe: the journal has a lock."""
 
-    __slots__ = ("_new", "current")
+    __slots__ = ("_new", "_open", "current")
 
     def __init__(self, newest: EntryRecord | None) -> None:
         self.current: tuple[Witness, ...] = () if newest is None else (Witness(newest.location, newest.ordinal),)
         self._new: set[str] = set()  # locations of entries that are not committed yet
+        self._open: set[str] = set()  # locations of entries that this pass has committed, and without an output
 
     def note_new(self, location: str) -> None:
         """Note that an entry at this location is not in the database."""
@@ -128,15 +131,23 @@ class Witnesses:
         self.current = (*kept, left)
 
     def _left_by(self, batch: Batch) -> Witness | None:
-        new = changed = None
+        new = changed = closed = None
         for entry in batch.entries:
             if entry.location in self._new:
                 self._new.remove(entry.location)
                 new = entry
+                if entry.output is None:
+                    self._open.add(entry.location)
             else:
                 changed = entry
+                if entry.output is not None and entry.location in self._open:
+                    self._open.remove(entry.location)
+                    closed = entry
+        self._open.difference_update(batch.deleted)
         if new is not None:
             return Witness(new.location, new.ordinal)
+        if closed is not None:
+            return Witness(closed.location, closed.ordinal, has_output=True)
         if changed is not None:  # a person may settle a held step meanwhile
             return Witness(changed.location, changed.ordinal, None if changed.status == EntryStatus.HELD else changed)
         state = None if batch.run is None else batch.run.get("state")

@@ -174,6 +174,8 @@ class SQLiteStore(DatabaseStore):
         """Return the query for the entry of a witness."""
         columns = columns_of(witness)
         where = {name if name in ENTRY.names else f"metadata__{name}": value for name, value in columns.items()}
+        if witness.has_output:
+            where["output__isnull"] = False
         return Entry.objects.using(self.alias).filter(run_id=run_id, location=witness.location, **where)
 
     def _update(self, before: RunRecord, after: RunRecord) -> frozenset[str]:

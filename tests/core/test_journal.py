@@ -129,6 +129,46 @@ def test_of_a_commit_that_changes_entries_the_next_one_looks_for_what_it_wrote()
     assert columns_of(witness)["data"] == {"iteration": 20}, "as it was written, not as it has become"
 
 
+def test_of_a_commit_that_gives_an_output_to_an_entry_of_the_pass_the_next_one_looks_for_an_output() -> None:
+    found = journal()
+    a = make(found, "a")
+    commit(found)
+    found.mark(a, output="1")
+    commit(found)
+    found.mark(a, data={"later": True})
+    assert commit(found).witnesses == (Witness("a", a.ordinal, has_output=True),)
+    make(found, "b")
+    [witness] = commit(found).witnesses
+    assert witness.version is not None, "the output was there before this change"
+
+
+def test_an_output_says_nothing_of_an_entry_that_was_loaded() -> None:
+    found = journal(entry("a", 1))
+    a = found.entry_at("a")
+    assert a is not None
+    found.mark(a, output="1")
+    commit(found)
+    make(found, "b")
+    [witness] = commit(found).witnesses
+    assert witness.version is not None
+
+
+def test_an_output_says_nothing_of_an_entry_that_had_one_and_was_made_again() -> None:
+    found = journal()
+    make(found, "a")
+    commit(found)
+    found._pending.deleted["a"] = None
+    commit(found)
+    again = make(found, "a")
+    found.mark(again, output="1")
+    commit(found)
+    found.mark(again, output="2")
+    commit(found)
+    make(found, "b")
+    [witness] = commit(found).witnesses
+    assert witness.version is not None
+
+
 def test_of_a_commit_that_changes_the_state_alone_the_next_one_looks_for_the_state() -> None:
     found = journal()
     make(found, "a")

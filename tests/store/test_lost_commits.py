@@ -287,6 +287,36 @@ def test_a_change_of_an_entry_is_a_witness(store: Store, column: str) -> None:
     commit(store, held, entries=[an_entry("c")], witnesses=(left_by(first, is_new=False),))
 
 
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("shape", SHAPES_AFTER)
+def test_each_shape_of_a_commit_looks_for_an_output(store: Store, shape: str, number: int) -> None:
+    held = started(store)
+    started(store, "other")
+    begun = step(status=EntryStatus.RUNNING, finished_ordinal=None, output=None)
+    commit(store, held, entries=[old := an_entry("old"), begun])
+    witnesses = (left_by(old, is_new=True), Witness("a", begun.ordinal, has_output=True))[2 - number :]
+    before = everything(store)
+    with pytest.raises(CommitsLost):
+        commit(store, held, witnesses=witnesses, **SHAPES_AFTER[shape](held))
+    assert everything(store) == before
+    commit(store, held, entries=[replace(begun, output="1")], witnesses=(Witness("a", begun.ordinal),))
+    commit(store, held, witnesses=witnesses, **SHAPES_AFTER[shape](held))
+    assert everything(store) != before
+
+
+def test_an_entry_that_was_committed_before_is_written_by_the_commit_that_looks_for_it(store: Store) -> None:
+    held = started(store)
+    begun = step(status=EntryStatus.RUNNING, finished_ordinal=None, output=None)
+    commit(store, held, entries=[begun])
+    done = replace(begun, status=EntryStatus.COMPLETED, finished_ordinal=100, output='"x"', data={"more": 1})
+    commit(store, held, entries=[done], witnesses=(left_by(begun, is_new=True),))
+    assert list(store.load("run")) == [done]
+    lose(store, "a")
+    with pytest.raises(CommitsLost):
+        commit(store, held, entries=[done], witnesses=(left_by(begun, is_new=True),))
+    assert list(store.load("run")) == []
+
+
 def test_any_text_is_compared_as_it_was_written(store: Store) -> None:
     for number, text in enumerate(HOSTILE):
         held = started(store, f"run {number}")

@@ -105,19 +105,26 @@ def change_parameters(before: RunRecord, after: RunRecord, change: RunChange) ->
 
 
 def witness_parameters(witnesses: Sequence[Witness]) -> tuple[str | None, str | None]:
-    """Return the parameters of the witnesses that a commit checks: a single entry, or JSON and None."""
+    """Return the parameters of the witnesses that a commit checks: a single entry, or JSON and None.
+
+    The number of an entry that must have an output is below zero: all its bits are turned.
+    """
     if not witnesses:
         return None, None
-    location, ordinal, version, state = witnesses[0]
+    location, ordinal, version, state, has_output = witnesses[0]
     if len(witnesses) == 1 and version is None and state is None:
-        return pack(location), str(ordinal)
+        return pack(location), str(~ordinal if has_output else ordinal)
     return json_rows(map(_witness, witnesses)), None
 
 
 def _witness(witness: Witness) -> dict[str, Any]:
     if witness.state is not None:
         return {"state": str(witness.state)}
-    row = {"location": pack(witness.location), "has_version": witness.version is not None}
+    row = {
+        "location": pack(witness.location),
+        "has_version": witness.version is not None,
+        "has_output": witness.has_output,
+    }
     return row | {
         name: None if value is None else _WITNESS_DUMPS[name](value) for name, value in columns_of(witness).items()
     }

@@ -91,8 +91,8 @@ DECLARE
   is_there boolean := witness_ordinal IS NULL;
 BEGIN
   FOR one IN SELECT * FROM json_to_recordset(CASE WHEN is_there THEN witness::json ELSE '[]' END) AS x(
-    state text, location text, has_version boolean, ordinal bigint, data text, status text, attempts integer,
-    error text, last_attempt_at timestamptz, next_attempt_at timestamptz, completed_at timestamptz,
+    state text, location text, has_version boolean, has_output boolean, ordinal bigint, data text,
+    status text, attempts integer, error text, last_attempt_at timestamptz, next_attempt_at timestamptz, completed_at timestamptz,
     finished_ordinal bigint, rollback_completed_at timestamptz, rollback_error text)
   LOOP
     IF one.state IS NOT NULL THEN
@@ -100,7 +100,8 @@ BEGIN
     ELSIF NOT one.has_version THEN
       is_there := is_there AND EXISTS (
         SELECT 1 FROM durable_entry AS e
-        WHERE e.run_id = of_run AND e.location = one.location AND e.ordinal = one.ordinal);
+        WHERE e.run_id = of_run AND e.location = one.location AND e.ordinal = one.ordinal
+          AND (e.output IS NOT NULL OR NOT one.has_output));
     ELSE
       is_there := is_there AND EXISTS (
         SELECT 1 FROM durable_entry AS e JOIN durable_entrymetadata AS m ON m.entry_id = e.id
@@ -126,7 +127,8 @@ DECLARE
   is_there boolean;
 BEGIN
   SELECT r.pending_request, (witness IS NULL OR EXISTS (
-    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal)) INTO pending, is_there
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness
+      AND (e.ordinal = witness_ordinal OR (e.ordinal = ~witness_ordinal AND e.output IS NOT NULL)))) INTO pending, is_there
   FROM durable_run AS r WHERE r.id = of_run AND r.fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
@@ -177,7 +179,8 @@ DECLARE
   found_id bigint;
 BEGIN
   SELECT r.pending_request, (witness IS NULL OR EXISTS (
-    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal)) INTO pending, is_there
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness
+      AND (e.ordinal = witness_ordinal OR (e.ordinal = ~witness_ordinal AND e.output IS NOT NULL)))) INTO pending, is_there
   FROM durable_run AS r WHERE r.id = of_run AND r.fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
@@ -185,10 +188,12 @@ BEGIN
   IF NOT is_there THEN
     PERFORM durable_witness_1(of_run, witness, witness_ordinal);
   END IF;
-  INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
-  VALUES (of_run, new_location, new_kind, new_ordinal, new_output, new_arguments, new_data)
-  ON CONFLICT DO NOTHING RETURNING id INTO found_id; -- without its columns, as in durable_start_2
-  IF NOT FOUND THEN
+  IF witness IS DISTINCT FROM new_location THEN -- a witness is there, as the entry of an attempt that was committed before
+    INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
+    VALUES (of_run, new_location, new_kind, new_ordinal, new_output, new_arguments, new_data)
+    ON CONFLICT DO NOTHING RETURNING id INTO found_id; -- without its columns, as in durable_start_2
+  END IF;
+  IF found_id IS NULL THEN
     UPDATE durable_entry SET kind = new_kind, ordinal = new_ordinal, output = new_output, arguments = new_arguments,
       data = new_data
     WHERE run_id = of_run AND location = new_location RETURNING id INTO found_id;
@@ -295,7 +300,8 @@ BEGIN
   END IF;
   SELECT d.queue, d.state, d.waiting_for, d.change_seq, d.pending_request, d.state_after_rollback,
     (witness IS NULL OR EXISTS (
-    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal)) AS is_there INTO r
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness
+      AND (e.ordinal = witness_ordinal OR (e.ordinal = ~witness_ordinal AND e.output IS NOT NULL)))) AS is_there INTO r
   FROM durable_run AS d WHERE d.id = of_run AND d.fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN;
@@ -447,7 +453,8 @@ BEGIN
     waiting_for = '', summary = '', lease_expires_at = NULL, worker = '', pending_request = '', diverged_at = NULL,
     finished_at = at
   WHERE id = of_run AND fence = with_fence AND (witness IS NULL OR EXISTS (
-    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal));
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness
+      AND (e.ordinal = witness_ordinal OR (e.ordinal = ~witness_ordinal AND e.output IS NOT NULL))));
   IF FOUND THEN
     RETURN '';
   END IF;

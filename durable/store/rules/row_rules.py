@@ -180,7 +180,9 @@ def is_in_state(run: RunRecord, witnesses: Iterable[Witness]) -> bool:
 
 def is_there(entry: EntryRecord | None, witness: Witness) -> bool:
     """Return True if the entry of a witness still is as an earlier commit of the pass left it."""
-    return entry is not None and all(getattr(entry, name) == value for name, value in columns_of(witness).items())
+    if entry is None or (witness.has_output and entry.output is None):
+        return False
+    return all(getattr(entry, name) == value for name, value in columns_of(witness).items())
 
 
 def after_change(run: RunRecord, change: RunChange) -> RunRecord:

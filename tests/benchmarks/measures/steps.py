@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from typing import Any
 
 from django.conf import settings
 from django.test.utils import override_settings
 
+from tests.benchmarks.cpu import cpu_seconds
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
 from tests.benchmarks.passing import claimed, one_pass
-from tests.benchmarks.workflows import asteps, steps
+from tests.benchmarks.workflows import asteps, steps, steps_once
 
 
 @measure("steps", beside_bare=True)
@@ -39,3 +42,23 @@ def one_async_run(bench: Bench) -> Iterator[Figure]:
     count = bench.size(1500, 300)
     record = claimed(asteps.start(count))
     yield Figure("async steps", count / seconds(lambda: one_pass(record)), "/s")
+
+
+@measure("steps once")
+def done_once(bench: Bench) -> Iterator[Figure]:
+    """A step with `once=True` beside a plain one: microseconds of CPU of each, of this process and of PostgreSQL, and
+    how often either is done in a second. Ten passes of each, in turn, so that others on the machine disturb both.
+    """
+    count, cpu = bench.size(300, 100), cpu_seconds(os.getpid())
+    kinds: dict[str, Any] = {"plain": steps, "once": steps_once}
+    used = dict.fromkeys(kinds, 0.0)
+    took = dict.fromkeys(kinds, 0.0)
+    for _ in range(10):
+        for kind, workflow in kinds.items():
+            record = claimed(workflow.start(count))
+            before = cpu()
+            took[kind] += seconds(lambda record=record: one_pass(record))
+            used[kind] += cpu() - before
+    for kind in kinds:
+        yield Figure(f"{kind} steps beside each other", 10 * count / took[kind], "/s")
+        yield Figure(f"CPU of {kind} steps beside each other", used[kind] / 10 / count * 1e6, "µs")
