@@ -196,13 +196,47 @@ def ask(journal: Journal, entry: EntryRecord, question: Question, *, is_concurre
     return answer
 
 
+def find_out(
+    journal: Journal,
+    entry: EntryRecord,
+    question: Question | None,
+    record: Callable[[Any], None],
+    *,
+    is_concurrent: bool,
+) -> Operation:
+    """Ask whether the last attempt was done. Return the answer; None if there is no question.
+
+    A value that was found is recorded by `record`, and committed. `Unknown` also answers for one that it refuses.
+    Raises Park if it has to be asked again later.
+    """
+    if question is None:
+        return None
+    answer: Answer = yield from ask(journal, entry, question, is_concurrent=is_concurrent)
+    if isinstance(answer, Found):
+        try:
+            record(answer.value)
+        except PayloadError as refused:
+            return Unknown(str(refused))
+        yield SAVE
+    return answer
+
+
+def hold_unknown(journal: Journal, entry: EntryRecord, answer: Unknown | None, until: datetime | None) -> Operation:
+    """Hold a step of which nobody knows whether it was done. Raises Park."""
+    hold(journal, entry, HeldReason.UNKNOWN, error=with_answer(entry.error, answer), until=until)
+    yield from commit_held(journal, entry)
+    raise held_park(entry)
+
+
 def _asked(entry: EntryRecord, number: int) -> dict[str, Any]:
     return {**entry.data, ONCE: {**entry.data[ONCE], "asked": number}}
 
 
-def with_answer(error: ErrorInfo | None, answer: NotDone | Unknown) -> ErrorInfo:
-    """Return the error of an attempt, with what `verify` says of it."""
+def with_answer(error: ErrorInfo | None, answer: NotDone | Unknown | None) -> ErrorInfo:
+    """Return the error of an attempt, with what `verify` says of it; None if it was not asked."""
     error = error or ErrorInfo("Exception", "unknown")
+    if answer is None:
+        return error
     what = "it was not done" if isinstance(answer, NotDone) else "it is unknown whether it was done"
     reason = f": {answer.reason}"[:_REASON] if answer.reason else ""
     return replace(error, message=f"{error.message}{VERIFY}{what}{reason}")
@@ -224,22 +258,19 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
             note_attempt(journal, entry, error)
             journal.mark(entry, status=EntryStatus.UNKNOWN, error=error, next_attempt_at=None)
         yield Save(is_failure=True)
-    question = journal.questions.get(entry.location) or _recorded(journal, entry)
-    answer: Answer = Unknown()
-    if question is not None:
-        asked = question if holds else replace(question, retries=0)
-        answer = yield from ask(journal, entry, asked, is_concurrent=False)
-    if isinstance(answer, Found):
+
+    def record(value: Any) -> None:
         what = f'the output of step "{entry.location}", as verify has found it'
-        try:
-            output = journal.environment.encode(answer.value, what, "output", entry.location)
-        except PayloadError as refused:
-            answer = Unknown(str(refused))
-        else:
-            entry.data = without_marks(entry, "failure")  # of a step that has failed before it was known
-            journal.finish(entry, output=output)
-            yield SAVE
-            return True
+        output = journal.environment.encode(value, what, "output", entry.location)
+        entry.data = without_marks(entry, "failure")  # of a step that has failed before it was known
+        journal.finish(entry, output=output)
+
+    question = journal.questions.get(entry.location) or _recorded(journal, entry)
+    if question is not None and not holds:
+        question = replace(question, retries=0)
+    answer = yield from find_out(journal, entry, question, record, is_concurrent=False)
+    if isinstance(answer, Found):
+        return True
     if isinstance(answer, NotDone):
         told = with_answer(entry.error, answer)
         journal.mark(
@@ -252,9 +283,7 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
         yield SAVE
         return False
     if holds:
-        hold(journal, entry, HeldReason.UNKNOWN, error=with_answer(entry.error, answer))
-        yield from commit_held(journal, entry)
-        raise held_park(entry)
+        yield from hold_unknown(journal, entry, answer, until=None)
     return None
 
 

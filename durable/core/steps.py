@@ -32,11 +32,12 @@ from durable.core.limits.slots import acquired, closed, reserved
 from durable.core.once import (
     EXHAUSTED,
     Question,
-    ask,
     commit_held,
     failed_by,
+    find_out,
     held_park,
     hold,
+    hold_unknown,
     intent,
     is_not_done,
     not_begun,
@@ -44,7 +45,7 @@ from durable.core.once import (
     with_answer,
 )
 from durable.core.options import StepPolicy, handler_name
-from durable.core.outcomes import COPIED, HELD, ONCE, Found, HeldReason, NotDone, Unknown
+from durable.core.outcomes import COPIED, HELD, ONCE, Found, HeldReason, NotDone
 from durable.core.records import (
     EntryKind,
     EntryRecord,
@@ -287,7 +288,7 @@ class _Attempt:
                     next_attempt_at=None,
                 )
             else:
-                self._hold_unknown(error)
+                hold(self.journal, entry, HeldReason.UNKNOWN, error=error, until=self._held_until())
         yield from self._commit_failure()
         if cause is not None:
             self.journal.note_raised(entry.location, cause)
@@ -297,22 +298,14 @@ class _Attempt:
 
     def _is_found(self) -> Operation:
         """Ask `verify`, and record its answer. Return True if the attempt was done, and its value is recorded."""
-        options = self.options
-        if options.verify is None:  # the code has it no more
-            self._hold_unknown(self.entry.error)
-            yield from self._commit_failure()
-            raise held_park(self.entry)
-        answer = yield from ask(self.journal, self.entry, self._question(), is_concurrent=self.scope.is_concurrent)
+        question = None if self.options.verify is None else self._question()  # the code may have it no more
+        answer = yield from find_out(
+            self.journal, self.entry, question, self._record, is_concurrent=self.scope.is_concurrent
+        )
         if isinstance(answer, Found):
-            try:
-                self._record(answer.value)
-            except PayloadError as refused:
-                answer = Unknown(str(refused))
-            else:
-                yield SAVE
-                return True
-        error = with_answer(self.entry.error, answer)
+            return True
         if isinstance(answer, NotDone):
+            error = with_answer(self.entry.error, answer)
             if self.scope.doubt is not None:
                 self.entry.data = {**self.entry.data, NOT_DONE: self.environment.now().isoformat()}
             if IN_DOUBT in self.entry.data:
@@ -323,9 +316,7 @@ class _Attempt:
             if self.entry.status != EntryStatus.FAILED:
                 raise self._outcome()
             return False
-        self._hold_unknown(error)
-        yield from self._commit_failure()
-        raise held_park(self.entry)
+        return (yield from hold_unknown(self.journal, self.entry, answer, self._held_until()))
 
     def _commit_failure(self) -> Operation:
         if self.entry.status == EntryStatus.HELD:
@@ -344,10 +335,10 @@ class _Attempt:
             policy=options,
         )
 
-    def _hold_unknown(self, error: ErrorInfo | None) -> None:
+    def _held_until(self) -> datetime | None:
+        """Return when a step whose outcome is unknown fails by itself; None for never."""
         within = self.options.unknown_timeout
-        until = None if within is None else self.environment.now() + timedelta(seconds=float(within))  # type: ignore[arg-type]  # normalised
-        hold(self.journal, self.entry, HeldReason.UNKNOWN, error=error, until=until)
+        return None if within is None else self.environment.now() + timedelta(seconds=float(within))  # type: ignore[arg-type]  # normalised
 
     def _recorded(self) -> Any:
         self.scope.determinism.observe(self.entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -57,7 +58,7 @@ def done_once(bench: Bench) -> Iterator[Figure]:
         for kind, workflow in kinds.items():
             record = claimed(workflow.start(count))
             before = cpu()
-            took[kind] += seconds(lambda record=record: one_pass(record))
+            took[kind] += seconds(partial(one_pass, record))
             used[kind] += cpu() - before
     for kind in kinds:
         yield Figure(f"{kind} steps beside each other", 10 * count / took[kind], "/s")
