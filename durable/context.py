@@ -35,7 +35,7 @@ from durable.core.loops import loop
 from durable.core.message_claims import record_of
 from durable.core.messages import Received, Wait, body_of, complete, mapped, receive, receive_one, refuse, send
 from durable.core.options import StepOptions, StepPolicy, options_of
-from durable.core.records import OnFailure
+from durable.core.records import OnFailure, WhenHeld
 from durable.core.results import (
     AsyncQueueMessage,
     BlockCatch,
@@ -387,6 +387,7 @@ class Context(_Shared[SyncDriver]):
         *,
         at_once: int | None = None,
         on_failure: Literal["stop", "finish"] = "stop",
+        when_held: Literal["keep", "free"] = "keep",
     ) -> MapResult[R]: ...
     @overload
     def map(
@@ -397,6 +398,7 @@ class Context(_Shared[SyncDriver]):
         *,
         at_once: int | None = None,
         on_failure: Literal["stop", "finish"] = "stop",
+        when_held: Literal["keep", "free"] = "keep",
     ) -> MapResult[Any]: ...
     def map(
         self,
@@ -406,17 +408,20 @@ class Context(_Shared[SyncDriver]):
         *,
         at_once: int | None = None,
         on_failure: Literal["stop", "finish"] = "stop",
+        when_held: Literal["keep", "free"] = "keep",
     ) -> Any:
         """Start a child for each input, and return how all of them have ended.
 
         An input is a tuple of the workflow's arguments, or its `input(...)`. At most `at_once` children run at a time,
         by default all. When one fails or is cancelled, the others are cancelled and MapError is raised; with
-        `on_failure="finish"` they go on, and the result has those that have failed. `workflow.using(...)` says how each
-        child is started, without an id.
+        `on_failure="finish"` they go on, and the result has those that have failed. A child whose step waits for a
+        person (`when_exhausted="hold"`, `once=True`) keeps its place among the `at_once`; with `when_held="free"` the
+        next child begins meanwhile, and a settled child goes on at once, whether or not that makes them one more.
+        `workflow.using(...)` says how each child is started, without an id.
 
         The outputs are recorded in this run's history: let children return little, such as the key of a row.
         """
-        request = _map_request(workflow, inputs, at_once, on_failure)
+        request = _map_request(workflow, inputs, at_once, on_failure, when_held)
         return self._do(f'map "{name}"', map_children(self._scope, name, request))
 
     def link(
@@ -984,6 +989,7 @@ class AsyncContext(_Shared[AsyncDriver]):
         *,
         at_once: int | None = None,
         on_failure: Literal["stop", "finish"] = "stop",
+        when_held: Literal["keep", "free"] = "keep",
     ) -> Coroutine[Any, Any, MapResult[R]]: ...
     @overload
     def map(
@@ -994,6 +1000,7 @@ class AsyncContext(_Shared[AsyncDriver]):
         *,
         at_once: int | None = None,
         on_failure: Literal["stop", "finish"] = "stop",
+        when_held: Literal["keep", "free"] = "keep",
     ) -> Coroutine[Any, Any, MapResult[Any]]: ...
     def map(
         self,
@@ -1003,9 +1010,10 @@ class AsyncContext(_Shared[AsyncDriver]):
         *,
         at_once: int | None = None,
         on_failure: Literal["stop", "finish"] = "stop",
+        when_held: Literal["keep", "free"] = "keep",
     ) -> Coroutine[Any, Any, Any]:
         """See `Context.map`."""
-        request = _map_request(workflow, inputs, at_once, on_failure)
+        request = _map_request(workflow, inputs, at_once, on_failure, when_held)
         return self._do(f'map "{name}"', map_children(self._scope, name, request))
 
     def link(
@@ -1222,7 +1230,7 @@ def _asking(scope: Scope, name: str, given: Mapping[str, Any]) -> Operation:
     return ask_person(scope, name, asked_of(**options), limit)
 
 
-def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any) -> MapRequest:
+def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any, when_held: Any) -> MapRequest:
     """Return the request to start a map's children of a workflow, given by its definition or its name."""
     definition = registry.get(workflow) if isinstance(workflow, str) else workflow
     if not hasattr(definition, "map_requests"):
@@ -1233,8 +1241,12 @@ def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any) -> M
         raise ValueError(f"at_once is how many children run at a time, a number from 1 on, or None; not {at_once!r}")
     if on_failure not in list(OnFailure):
         raise ValueError(f'on_failure is "stop" or "finish", not {on_failure!r}')
+    if when_held not in list(WhenHeld):
+        raise ValueError(f'when_held is "keep" or "free", not {when_held!r}')
     children = definition.map_requests(inputs)
-    return MapRequest(workflow=definition.name, children=children, at_once=at_once, on_failure=on_failure)
+    return MapRequest(
+        workflow=definition.name, children=children, at_once=at_once, on_failure=on_failure, when_held=when_held
+    )
 
 
 def _innermost(scope: Scope) -> Scope:

@@ -529,12 +529,19 @@ class OnFailure(StrEnum):
     FINISH = "finish"
 
 
+class WhenHeld(StrEnum):
+    """What becomes of the place in `at_once` of a child with a held step. The values are stored."""
+
+    KEEP = "keep"
+    FREE = "free"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
     """A group of children, as its parent has decided: `size` children, the first at `position`.
 
-    At most `at_once` of them run at a time, None for all. `generation` counts how often the operation at `location` has
-    made a group anew.
+    At most `at_once` of them run at a time, None for all; with `when_held` "free", held ones do not count.
+    `generation` counts how often the operation at `location` has made a group anew.
     """
 
     id: str
@@ -546,13 +553,15 @@ class GroupSpec:
     at_once: int | None = None
     generation: int = 0
     when_parent_ends: str = WhenParentEnds.CANCEL
+    when_held: str = WhenHeld.KEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
     """A group of children, and the numbers of its children by state.
 
-    `created` have been made so far. `waiting` wait for their turn, `running` have theirs and have not ended.
+    `created` have been made so far. `waiting` wait for their turn, `running` have theirs and have not ended. `held` of
+    these have given their places up, because a step of them waits for a person; 0 if the group's children keep them.
     `is_stopped`: a child has failed, so that no other begins. `is_over`: the parent has read the results, or has taken
     the operation back.
     """
@@ -567,6 +576,7 @@ class GroupRecord:
     is_stopped: bool = False
     is_over: bool = False
     is_dropped: bool = False
+    held: int = 0
 
     @property
     def is_settled(self) -> bool:

@@ -309,7 +309,7 @@ _PLAIN: Final[dict[str, tuple[str, ...]]] = {
     EntryKind.COMPENSATE: ("reason", "handlers"),
     EntryKind.PUBLISH: ("as",),
     EntryKind.CHILD: ("child", "workflow", "deadline"),
-    EntryKind.MAP: ("workflow", "size", "at_once", "on_failure"),
+    EntryKind.MAP: ("workflow", "size", "at_once", "when_held", "on_failure"),
     EntryKind.LINK: ("verify",),
 }
 _NAMES: Final[Mapping[str, StrPromise]] = {
@@ -333,6 +333,7 @@ _NAMES: Final[Mapping[str, StrPromise]] = {
     "size": pgettext_lazy("fact of an entry", "children"),
     "at_once": pgettext_lazy("fact of an entry", "at once"),
     "on_failure": pgettext_lazy("fact of an entry", "on failure"),
+    "when_held": pgettext_lazy("fact of an entry", "when held"),
     "as": pgettext_lazy("fact of an entry", "shown as"),
 }
 

@@ -397,7 +397,7 @@ def turn_note(run: Run, within: RunQuerySet | None = None) -> str | None:
     group = turn.group
     return _('Waits for its turn: %(running)s of %(at_once)s of the map "%(map)s" of "%(parent)s" are under way') % {
         "running": thousands(group.tally.running),
-        "at_once": thousands(group.at_once or group.size),
+        "at_once": thousands(group.spec.at_once or group.size),
         "map": display_location(group.location),
         "parent": group.parent_id,
     }

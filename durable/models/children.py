@@ -9,11 +9,13 @@ of ended children are separate rows, because they are written under different lo
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from django.db import models
 from django.db.models import Q
 
 from durable.core.ids import MAX_ID
-from durable.core.records import ChildRecord, GroupSpec, OnFailure, WhenParentEnds
+from durable.core.records import ChildRecord, GroupSpec, OnFailure, WhenHeld, WhenParentEnds
 from durable.models.rows import MomentField, NameField, Row, choices
 from durable.models.run import Run
 
@@ -109,7 +111,7 @@ class ChildGroup(Row):
 
     Written under the lock of the parent's row. `position` is that of the first child; the others follow. `is_over`: the
     parent has read the results, or has taken the operation back (`is_dropped`): no child begins any more, except by
-    hand.
+    hand. `at_once` is below zero if children whose steps are held do not count (`WhenHeld.FREE`).
     """
 
     id = NameField[str, str](max_length=MAX_ID, primary_key=True)
@@ -138,10 +140,21 @@ class ChildGroup(Row):
     def __str__(self) -> str:
         return self.id
 
+    @classmethod
+    def of(cls, spec: GroupSpec) -> Self:
+        """Return the row of a new group."""
+        columns: dict[str, Any] = {name: getattr(spec, name) for name in GroupSpec.__slots__ if name != "when_held"}
+        if spec.at_once is not None and spec.when_held == WhenHeld.FREE:
+            columns["at_once"] = -spec.at_once
+        return cls(**columns)
+
     @property
     def spec(self) -> GroupSpec:
         """The parent's decision when it made the group."""
-        return GroupSpec(**{name: getattr(self, name) for name in GroupSpec.__slots__})
+        columns: dict[str, Any] = {name: getattr(self, name) for name in GroupSpec.__slots__ if name != "when_held"}
+        if self.at_once is not None and self.at_once < 0:
+            columns |= {"at_once": -self.at_once, "when_held": WhenHeld.FREE}
+        return GroupSpec(**columns)
 
 
 class GroupTally(Row):

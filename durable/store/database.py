@@ -285,6 +285,15 @@ class DatabaseStore(RateStore, FamilyStore):
             queues |= set(run.values_list("queue", flat=True))
         return Committed(request=committed.request, queues_to_notify=queues)
 
+    def _free_place(self, batch: Batch) -> frozenset[str]:
+        """Let another child of a map begin if the commit holds a step of one that does not keep its place meanwhile.
+
+        Return the queues to notify.
+        """
+        if batch.failure is None or not batch.failure.is_held:
+            return frozenset()
+        return families.freed(self._families, batch.run_id, batch.now)
+
     def _create_members(self, starts: Sequence[ChildStart]) -> list[RunRecord]:
         """Insert the children of a group. Raises ChildIdTaken."""
         created = self.create(ranks.inheriting(self.alias, starts))

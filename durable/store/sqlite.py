@@ -444,7 +444,7 @@ class SQLiteStore(DatabaseStore):
             overruled |= self._has_ended_child(after, batch)
             if dropped := batch.of(ChildrenDropped):
                 families.drop(self._families, after, [each.child for each in dropped], batch.now, every=False)
-            queues |= self._change_slots(after, batch)
+            queues |= self._change_slots(after, batch) | self._free_place(batch)
             if overruled or row_rules.should_notify(after, own):
                 queues |= {run.queue}
             committed = Committed(request=after.pending_request, queues_to_notify=queues)

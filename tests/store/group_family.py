@@ -9,8 +9,10 @@ from durable.core.errors import ErrorInfo
 from durable.core.location import child_token
 from durable.core.records import (
     Batch,
+    Cause,
     ChildRecord,
     ChildStart,
+    EntryStatus,
     GroupChange,
     GroupSpec,
     OnFailure,
@@ -24,7 +26,10 @@ from tests.store.family import finish
 from tests.store.making import (
     LEASE,
     NOW,
+    a_batch,
+    a_failure,
     a_new_run,
+    an_entry,
     commit,
     park,
     started,
@@ -32,6 +37,7 @@ from tests.store.making import (
 )
 
 GROUP = "parent:bills"
+AWAY = Cause(place="charge", error_type="BankError", pattern="away")
 
 
 def spec(size: int, **columns: Any) -> GroupSpec:
@@ -85,3 +91,14 @@ def end(store: Store, number: int, state: str = RunState.COMPLETED) -> None:
     held = store.claim_run(run_id, now=NOW, lease_until=NOW + LEASE, worker="w") or the(store, run_id)
     patch = transitions.failed(held, now=NOW, error=ErrorInfo("E", "no"), origins=[])
     store.commit(Batch(run_id=run_id, fence=held.fence, now=NOW, run=patch, parent_id="parent"))
+
+
+def holding(run: RunRecord) -> Batch:
+    """The commit that holds the step of a child."""
+    entry = an_entry(
+        "charge",
+        status=EntryStatus.HELD,
+        error=ErrorInfo("BankError", "away"),
+        data={"held": {"reason": "exhausted", "since": NOW.isoformat(), "failure": {"kind": "exhausted"}}},
+    )
+    return a_batch(run, entries=[entry], failure=a_failure(run.id, AWAY, is_held=True))

@@ -17,14 +17,14 @@ from django.db import connections
 from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.location import child_token
-from durable.core.records import ENDED, OnFailure, OutgoingMessage, Request, RunChange, RunState
+from durable.core.records import ENDED, OnFailure, OutgoingMessage, Request, RunChange, RunState, WhenHeld
 from durable.store import Store
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.emptying import empty
 from tests.store.family import a_child, finish, start_children
-from tests.store.group_family import GROUP, a_member, change, end, grouped, spec
+from tests.store.group_family import GROUP, a_member, change, end, grouped, holding, spec
 from tests.store.making import LEASE, NOW, at, park, started, the
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
@@ -39,6 +39,9 @@ TABLES = (
     "durable_child",
     "durable_run",
 )
+
+
+OF_HELD = ("durable_failure", "durable_entrymetadata", "durable_entry")
 
 
 def claimed(store: Store, *numbers: int) -> None:
@@ -99,6 +102,53 @@ def test_two_children_end_while_one_waits(postgres_store: PostgresStore, pools: 
         both(pools, order, ends, lambda: end(store, 0), lambda: end(store, 1))
         group = counted(store)
         assert group.running == min(2, size - ends.count("COMMIT"))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_children_are_held_or_end_beside_each_other(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
+    for other, ends in product(("is held", "ends"), product(ENDS, ENDS)):
+        empty(POSTGRES, *OF_HELD, *TABLES)
+        grouped(store, 6, when_held=WhenHeld.FREE)
+        claimed(store, 0, 1)
+        first, second = (the(store, f"{GROUP}:{number}") for number in (0, 1))
+
+        def does(second: Any = second, other: str = other) -> None:
+            if other == "ends":
+                end(store, 1)
+            else:
+                store.commit(holding(second))
+
+        both(pools, order, ends, partial(store.commit, holding(first)), does)
+        group = counted(store)
+        assert group.held == (ends[0] == "COMMIT") + (other == "is held" and ends[1] == "COMMIT")
+        assert group.running - group.held == 2
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_held_child_is_settled_while_another_ends(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
+    for ends in product(ENDS, ENDS):
+        empty(POSTGRES, *OF_HELD, *TABLES)
+        grouped(store, 6, when_held=WhenHeld.FREE)
+        claimed(store, 0, 1)
+        held = the(store, f"{GROUP}:0")
+        store.commit(holding(held))
+        park(store, held)
+
+        def settle() -> None:
+            change = RunChange(run=transitions.settled(the(store, f"{GROUP}:0"), now=NOW), is_held_over=True)
+            store.change(f"{GROUP}:0", lambda _row, _entries: change)
+
+        both(pools, order, ends, settle, lambda: end(store, 1))
+        group = counted(store)
+        assert 2 <= group.running - group.held <= 3, "the settled child may be one more"
+        for number in (2, 3, 4, 5, 0):
+            end(store, number)
+        if ends[1] == "ROLLBACK":
+            end(store, 1)
+        assert counted(store).completed == 6
+        assert the(store, "parent").wake_at is not None
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -202,7 +202,9 @@ def parent(ctx: Context) -> None:
     assert_type(started, Child[dict[str, str]])
     assert_type(started.result("g", timeout="1 day"), dict[str, str])
     assert_type(started.handle, Handle[dict[str, str]])
-    assert_type(ctx.map("h", fulfil, [fulfil.input(1, gift=True)], at_once=5), MapResult[dict[str, str]])
+    assert_type(
+        ctx.map("h", fulfil, [fulfil.input(1, gift=True)], at_once=5, when_held="free"), MapResult[dict[str, str]]
+    )
     assert_type(ctx.map("i", fulfil.using(queue="slow"), [(1,), (2,)]), MapResult[dict[str, str]])
     assert_type(ctx.map("j", count, ((each,) for each in range(3)), on_failure="finish").outputs, list[int])
     assert_type(ctx.map("k", "shop.fulfil", [(1,)]), MapResult[Any])

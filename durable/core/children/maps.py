@@ -39,6 +39,7 @@ from durable.core.records import (
     Member,
     OnFailure,
     RunState,
+    WhenHeld,
 )
 from durable.core.results import Failure, MapChild, MapResult, with_failure
 from durable.core.scope import Scope
@@ -84,12 +85,16 @@ _MESSAGE: Final = 500  # characters of a child's error that are copied; the chil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
-    """The children to start, in the order of the inputs. `at_once` is how many run at a time; None for all."""
+    """The children to start, in the order of the inputs. `at_once` is how many run at a time; None for all.
+
+    With `when_held` "free", children whose steps are held do not count among them.
+    """
 
     workflow: str
     children: Sequence[ChildRequest]
     at_once: int | None = None
     on_failure: str = OnFailure.STOP
+    when_held: str = WhenHeld.KEEP
 
 
 def map_children(scope: Scope, name: str, request: MapRequest) -> Operation:
@@ -137,6 +142,8 @@ def _matched(scope: Scope, name: str, request: MapRequest, rollback: dict[str, A
         "at_once": request.at_once,
         "on_failure": str(request.on_failure),
     }
+    if request.when_held != WhenHeld.KEEP:
+        data["when_held"] = str(request.when_held)
     if request.children:
         data["when_parent_ends"] = str(request.children[0].when_parent_ends)
     if rollback is not None:
@@ -212,6 +219,7 @@ def _start(scope: Scope, entry: EntryRecord, request: MapRequest, numbers: Seque
             on_failure=data["on_failure"],
             generation=data["generation"],
             when_parent_ends=data["when_parent_ends"],
+            when_held=data.get("when_held", WhenHeld.KEEP),
         )
     created = numbers[-1] + 1
     with scope.journal.lock:  # both in one commit, whichever branch makes it

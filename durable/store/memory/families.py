@@ -7,7 +7,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from durable.core.records import ENDED, Batch, ChildRecord, GroupRecord, GroupSpec, Member, RunRecord, WhenParentEnds
+from durable.core.records import (
+    ENDED,
+    Batch,
+    ChildRecord,
+    GroupRecord,
+    GroupSpec,
+    Member,
+    RunRecord,
+    WhenHeld,
+    WhenParentEnds,
+)
 from durable.store.base import ChildIdTaken
 from durable.store.rules import row_rules
 from durable.store.rules.families import Turn, begins_at
@@ -16,12 +26,13 @@ from durable.store.rules.families import Turn, begins_at
 @dataclass(slots=True)
 class MemoryFamilies:
     """A `durable.store.rules.families.FamilyTable` in memory. `free` releases the key, slots and reservations of an
-    ended run. `calls_at_end` returns whether a workflow has an `on_end`.
+    ended run. `calls_at_end` returns whether a workflow has an `on_end`, `is_held` whether a step of a run is held.
     """
 
     runs: dict[str, RunRecord]
     free: Callable[[str], None]
     calls_at_end: Callable[[str], bool]
+    is_held: Callable[[str], bool]
     _children: dict[str, dict[str, ChildRecord]] = field(default_factory=dict)  # by parent and child
     _dropped: set[str] = field(default_factory=set)
     _left: dict[str, datetime] = field(default_factory=dict)  # by parent that has children left to cancel: since when
@@ -47,7 +58,11 @@ class MemoryFamilies:
     # -- groups
 
     def get(self, group_id: str) -> GroupRecord | None:
-        return self._groups.get(group_id)
+        group = self._groups.get(group_id)
+        if group is None or group.spec.when_held != WhenHeld.FREE:
+            return group
+        mine = (each.run_id for each in self._in_order(group.spec.parent_id) if each.member_of == group_id)
+        return replace(group, held=sum(map(self.is_held, mine)))
 
     counted = get
 

@@ -139,7 +139,7 @@ class MemoryStore(RateStore, FamilyStore):
         self._failures: dict[str, FailureRecord] = {}
         self._activities = MemoryActivities()
         self._holds = MemoryHolds()
-        self._families: MemoryFamilies = MemoryFamilies(self._runs, self._free, self.calls_at_end)
+        self._families: MemoryFamilies = MemoryFamilies(self._runs, self._free, self.calls_at_end, self._is_held)
         self._with_end: set[str] = set()
         self._keys = MemoryKeys()
         self._limits: dict[str, RunLimits] = {}
@@ -673,6 +673,10 @@ class MemoryStore(RateStore, FamilyStore):
     def calls_at_end(self, workflow: str) -> bool:
         return workflow in self._with_end or ends.function_of(workflow) is not None
 
+    def _is_held(self, run_id: str) -> bool:
+        failure = self._failures.get(run_id)
+        return failure is not None and failure.is_held
+
     def _commit(self, batch: Batch) -> Committed:
         with self._lock:
             run = self._runs.get(batch.run_id)
@@ -730,6 +734,8 @@ class MemoryStore(RateStore, FamilyStore):
             if batch.worked is not None and run.id in self._limits:
                 self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
             queues = self._send_from(run.id, sends) | self._start(starts) | self._woken_parent(batch)
+            if batch.failure is not None and batch.failure.is_held:
+                queues |= families.freed(self._families, run.id, batch.now)
             for group in groups:
                 queues |= families.apply(self._families, run.id, group, self._create_members, batch.now)
             if any(group.is_dropped for group in groups):

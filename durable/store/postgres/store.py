@@ -277,7 +277,8 @@ class PostgresStore(DatabaseStore):
         has_groups = bool(groups or batch.awaited_groups)
         tagged = tags.with_tags(start.run for start in starts)
         about = subjects.with_subjects(start.run for start in starts)
-        is_more = bool(has_groups or tagged or about or batch.status)
+        is_held = batch.failure is not None and batch.failure.is_held
+        is_more = bool(has_groups or tagged or about or batch.status or is_held)
         if not is_more and batch.worked is None and _BESIDE.isdisjoint(batch.changes):
             return self._by_one_function(batch)
         with transaction.atomic(using=self.alias):
@@ -291,9 +292,10 @@ class PostgresStore(DatabaseStore):
                 subjects.put(self.alias, about, is_retried=True)
             if has_groups:
                 committed = self._change_groups(batch, committed)
-            if batch.slots is not None and (queues := self._change_slots(batch, batch.slots)):
-                return replace(committed, queues_to_notify=committed.queues_to_notify | queues)
-            return committed
+            queues = self._free_place(batch)
+            if batch.slots is not None:
+                queues |= self._change_slots(batch, batch.slots)
+            return replace(committed, queues_to_notify=committed.queues_to_notify | queues) if queues else committed
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         given = json.dumps([[pack(w.limit), pack(w.key), w.kind.value, w.at_once] for w in wants])

@@ -39,7 +39,12 @@ BEGIN
   t.running := t.running - had_turn::integer;
   t.waiting := t.waiting - (NOT had_turn)::integer;
   IF t.waiting > 0 AND NOT stops AND NOT g.is_over THEN
-    room := LEAST(t.waiting, COALESCE(g.at_once, t.waiting + t.running) - t.running);
+    room := COALESCE(abs(g.at_once), t.waiting + t.running) - t.running;
+    IF g.at_once < 0 THEN -- held children give their places up
+      room := room + (SELECT count(*) FROM durable_failure AS f JOIN durable_child AS c ON c.run_id = f.run_id
+        WHERE f.parent_id = g.parent_id AND f.is_held AND c.member_of = of_group);
+    END IF;
+    room := LEAST(t.waiting, room);
     IF room > 0 AND (g.when_parent_ends <> 'cancel' OR EXISTS (
       SELECT 1 FROM durable_run WHERE id = g.parent_id AND finished_at IS NULL
     )) THEN

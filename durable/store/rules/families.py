@@ -30,6 +30,7 @@ from durable.core.records import (
     OnFailure,
     RunRecord,
     RunState,
+    WhenHeld,
     WhenParentEnds,
 )
 from durable.store.rules import TableStore, row_rules
@@ -62,7 +63,12 @@ def places(group: GroupRecord) -> int:
         return 0
     if group.spec.at_once is None:
         return group.waiting
-    return max(0, min(group.waiting, group.spec.at_once - group.running))
+    return max(0, min(group.waiting, group.spec.at_once - taken(group)))
+
+
+def taken(group: GroupRecord) -> int:
+    """Return how many of the places in `at_once` children have. More than there are if held children were settled."""
+    return group.running - group.held
 
 
 def after_turns(group: GroupRecord, count: int) -> GroupRecord:
@@ -94,7 +100,7 @@ def counted_again(group: GroupRecord, state: str, goes_on: str) -> tuple[GroupRe
     A compensation does not wait: the parent may wait for it, in a group that is over and gives no turns.
     """
     group = replace(group, **{state: getattr(group, state) - 1})
-    is_full = group.spec.at_once is not None and group.running >= group.spec.at_once
+    is_full = group.spec.at_once is not None and taken(group) >= group.spec.at_once
     if is_full and not group.is_over and goes_on != RunState.ROLLING_BACK:
         return replace(group, waiting=group.waiting + 1), True
     return replace(group, running=group.running + 1), False
@@ -356,6 +362,19 @@ def turned(table: GroupTable, group: GroupRecord, now: datetime) -> frozenset[st
     after, queues = _turned(table, group, now)
     table.write(group, after)
     return queues
+
+
+def freed(table: GroupTable, run_id: str, now: datetime) -> frozenset[str]:
+    """Let another child begin beside this one, of which a step is held now. Return the queues to notify.
+
+    The row of the run is locked. Nothing happens if the run is no child of a map, or keeps its place.
+    """
+    group_id = table.member_of(run_id)
+    seen = None if group_id is None else table.get(group_id)
+    if group_id is None or seen is None or seen.spec.when_held != WhenHeld.FREE:
+        return frozenset()
+    group = table.counted(group_id)
+    return frozenset() if group is None else turned(table, group, now)
 
 
 def _turned(table: GroupTable, group: GroupRecord, now: datetime) -> tuple[GroupRecord, frozenset[str]]:

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from django.db.models import Count, Q, QuerySet
 
-from durable.core.records import ENDED, GroupRecord, GroupSpec, Member, RunRecord, RunState, WhenParentEnds
+from durable.core.records import ENDED, GroupRecord, GroupSpec, Member, RunRecord, RunState, WhenHeld, WhenParentEnds
 from durable.models import Cascade, Child, ChildGroup, Failure, GroupTally, Run, WorkflowEnd
 from durable.models import Turn as TurnRow
 from durable.models.run import RunQuerySet
@@ -38,10 +38,10 @@ class DatabaseFamilies:
     # -- groups
 
     def get(self, group_id: str) -> GroupRecord | None:
-        return next(iter(_groups(self._groups.filter(id=group_id))), None)
+        return next(iter(self._recorded(self._groups.filter(id=group_id))), None)
 
     def of_parent(self, parent_id: str) -> list[GroupRecord]:
-        return _groups(self._groups.filter(parent_id=parent_id).order_by("position"))
+        return self._recorded(self._groups.filter(parent_id=parent_id).order_by("position"))
 
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool) -> list[Member]:
         parents = list(self._groups.filter(id=group_id).values_list("parent_id", flat=True))
@@ -57,8 +57,21 @@ class DatabaseFamilies:
 
     def is_one_settled(self, awaited: Sequence[str]) -> bool:
         """Return True if one of these groups is settled, or is gone."""
-        found = _groups(self._groups.filter(id__in=awaited)) if awaited else []
+        found = self._recorded(self._groups.filter(id__in=awaited)) if awaited else []
         return len(found) < len(awaited) or any(each.is_settled for each in found)
+
+    def _recorded(self, found: QuerySet[ChildGroup]) -> list[GroupRecord]:
+        return [self._group(group, group.tally) for group in found.select_related("tally")]
+
+    def _group(self, group: ChildGroup, tally: GroupTally) -> GroupRecord:
+        counts = {name: getattr(tally, name) for name in COUNTS}
+        spec = group.spec
+        held = self._held(spec) if spec.when_held == WhenHeld.FREE else 0
+        return GroupRecord(spec=spec, is_over=group.is_over, is_dropped=group.is_dropped, held=held, **counts)
+
+    def _held(self, spec: GroupSpec) -> int:
+        held = Failure.objects.using(self._alias).filter(parent_id=spec.parent_id, is_held=True)
+        return self._children.filter(run_id__in=held.values("run_id"), member_of=spec.id).count()
 
     def lock(self, group_ids: Iterable[str]) -> None:
         """Lock the tallies of these groups, if they exist, before the row of their parent is locked."""
@@ -70,14 +83,13 @@ class DatabaseFamilies:
         return list(found.select_for_update(no_key=True, skip_locked=skip))
 
     def make(self, spec: GroupSpec) -> None:
-        columns = {name: getattr(spec, name) for name in spec.__slots__}
-        self._groups.bulk_create([ChildGroup(**columns)], ignore_conflicts=True)
+        self._groups.bulk_create([ChildGroup.of(spec)], ignore_conflicts=True)
         self._tallies.bulk_create([GroupTally(group_id=spec.id)], ignore_conflicts=True)
 
     def counted(self, group_id: str) -> GroupRecord | None:
         tallies = self._locked([group_id])
         group = self._groups.filter(id=group_id).first()
-        return _group(group, tallies[0]) if tallies and group is not None else None
+        return self._group(group, tallies[0]) if tallies and group is not None else None
 
     def write(self, before: GroupRecord, after: GroupRecord) -> None:
         changed = {name: getattr(after, name) for name in COUNTS if getattr(after, name) != getattr(before, name)}
@@ -225,15 +237,6 @@ class DatabaseFamilies:
             | Q(parent_id__in=ended, when_parent_ends=WhenParentEnds.CANCEL.value)
         )
         return self._children.filter(wanted, parent_id__in=parents).exclude(ending)
-
-
-def _groups(found: QuerySet[ChildGroup]) -> list[GroupRecord]:
-    return [_group(group, group.tally) for group in found.select_related("tally")]
-
-
-def _group(group: ChildGroup, tally: GroupTally) -> GroupRecord:
-    counts = {name: getattr(tally, name) for name in COUNTS}
-    return GroupRecord(spec=group.spec, is_over=group.is_over, is_dropped=group.is_dropped, **counts)
 
 
 def _records(runs: RunQuerySet) -> list[RunRecord]:
