@@ -452,6 +452,7 @@ def test_redaction_holds(stage: Stage, operator: Client) -> None:
 # -- what it costs
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_the_result_of_a_large_bulk_reads_along_indexes(db: None, operator: Client) -> None:
     stored_runs(3_000, "failed")

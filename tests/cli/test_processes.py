@@ -19,6 +19,7 @@ COMMAND = [sys.executable, str(ROOT / "manage.py"), "durable"]
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 
+@pytest.mark.slow
 def test_pipes_terminals_and_statuses(child_environment: dict[str, str], tmp_path: Path) -> None:
     """One test, because each process takes a second to begin."""
     for number in range(3):

@@ -81,6 +81,7 @@ def test_a_share_in_words() -> None:
     assert [share_words(each) for each in (A, Ranking(share="a", weight=0.5), HIGH)] == ["a", "a, weight 0.5", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_among_many_runs_it_counts_a_thousand_by_the_index() -> None:
     start("a", 6_000, A)

@@ -131,6 +131,7 @@ def test_metrics_count_what_waits_and_what_is_closed() -> None:
     assert (samples["durable_rate_waiting", "idle"], samples["durable_rate_keys_closed", "idle"]) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_ten_thousand_keys_and_attempts_are_read_along_indexes() -> None:
     limit("api")

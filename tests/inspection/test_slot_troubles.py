@@ -257,6 +257,7 @@ def test_metrics_count_slots_by_limit() -> None:
     assert samples["durable_slots_held", "left behind"] == samples["durable_slot_wait_seconds", "left behind"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="plans of PostgreSQL")
 def test_a_line_of_ten_thousand_is_read_along_an_index() -> None:
     begin("a")

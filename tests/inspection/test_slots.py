@@ -95,6 +95,7 @@ def test_a_limit_is_told_without_its_keys() -> None:
     assert len(queries) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_a_line_of_twenty_thousand_is_read_along_indexes() -> None:
     fill(2 * MANY, MANY)
@@ -115,6 +116,7 @@ def test_a_line_of_twenty_thousand_is_read_along_indexes() -> None:
     assert mine.place == 1_001
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_a_key_for_which_ten_thousand_wait_is_counted_up_to_a_thousand() -> None:
     fill(2 * MANY, 0)

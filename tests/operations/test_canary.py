@@ -343,6 +343,7 @@ def crashes(count: int) -> Iterator[tuple[int, Any]]:
     return ((number, when) for number in range(1, count + 1) for when in ("before", "after"))
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_a_crash_at_any_commit_neither_skips_nor_repeats_a_run() -> None:
     with Harness(now=NOW) as h:

@@ -110,6 +110,7 @@ def collector(ctx: Context) -> list[int]:
             return found
 
 
+@pytest.mark.slow
 @pytest.mark.redis
 def test_no_message_is_lost_when_its_run_is_about_to_end() -> None:
     """Each message is received once, whenever it comes: also while its run gives up waiting, or is being completed."""

@@ -19,6 +19,7 @@ class InMemory(LeaseMachine):
         return MemoryStore()
 
 
+@pytest.mark.slow
 def test_leases_in_memory() -> None:
     run_state_machine_as_test(InMemory, settings=settings(max_examples=250, stateful_step_count=40))
 

@@ -28,6 +28,8 @@ from project.settings import database_from
 from tests.store.making import LEASE, NOW, a_run, an_entry, commit, started
 from tests.support.databases import migrated
 
+pytestmark = pytest.mark.slow
+
 ALIAS = "store_in_partitions"
 NUMBERS = count()
 

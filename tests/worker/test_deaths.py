@@ -21,7 +21,7 @@ from durable.store import Store, store_for
 from tests.support.processes import Program, is_completed, start_run
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture
