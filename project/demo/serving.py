@@ -4,10 +4,11 @@ import errno
 import secrets
 
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.contrib.staticfiles.handlers import StaticFilesHandler
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler, get_internal_wsgi_application
 
-__all__ = ["bind", "demo_login", "serve"]
+__all__ = ["bind", "demo_login", "make_colleague", "serve"]
 
 HOST = "127.0.0.1"
 PORTS_TO_TRY = 50
@@ -44,3 +45,9 @@ def demo_login() -> tuple[str, str]:
     user.set_password(password)
     user.save()
     return "demo", password
+
+
+def make_colleague() -> None:
+    """Somebody else who may refund: `mia`, who has no password, and answers from the links of her mails."""
+    mia, _ = get_user_model().objects.get_or_create(username="mia", defaults={"email": "mia@example.org"})
+    mia.user_permissions.add(Permission.objects.get(codename="add_refund", content_type__app_label="shop"))

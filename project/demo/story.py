@@ -1,9 +1,10 @@
 """What happens in the demo, from the first order to the verdict. Holds the order of events and nothing else."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Event
 from types import FrameType
 from typing import Any
@@ -12,6 +13,7 @@ import redis
 from django.conf import settings
 from django.contrib.admin.utils import quote
 from django.core.management import call_command
+from django.core.servers.basehttp import ThreadedWSGIServer
 from django.urls import reverse
 from rich.console import Console
 
@@ -21,11 +23,12 @@ from durable.operations.schedules import verbs
 from project.demo import environment
 from project.demo.display import Display, OrderLine
 from project.demo.scene import Scene
-from project.demo.serving import bind, demo_login, serve
+from project.demo.serving import bind, demo_login, make_colleague, serve
 from project.demo.tree import history_tree
 from project.demo.verdict import judge, judge_cart, judge_report, judge_syncs
 from project.demo.workers import Workers
-from project.shop.models import Fault
+from project.shop import checkout
+from project.shop.models import Fault, Order, Product
 
 __all__ = ["tell"]
 
@@ -40,7 +43,13 @@ def tell(*, count: int, port: int | None) -> bool:
     """The whole demo; whether all its promises held. With a `port`, serves the shop afterwards until interrupted."""
     console = Console(highlight=False)
     logs = environment.directory()
-    with environment.leash(), _signals_interrupt() as interrupted, Workers(logs, processes=3) as workers:
+    with ExitStack() as stack:
+        stack.enter_context(environment.leash())
+        interrupted = stack.enter_context(_signals_interrupt())
+        server = None if port is None else stack.enter_context(bind(port))
+        if server is not None:  # links in mails, and the one that the bank gets, lead here
+            os.environ["BASE_URL"] = f"http://127.0.0.1:{server.server_port}"
+        workers = stack.enter_context(Workers(logs, processes=3))
         call_command("migrate", verbosity=0)
         may_flush = _redis_is_empty()
         workers.start()
@@ -48,8 +57,10 @@ def tell(*, count: int, port: int | None) -> bool:
         held = demo.play(count)
         if not held:
             console.print("The workers wrote:", *workers.logged().splitlines()[-40:], sep="\n", markup=False)
-        if port is not None:
-            _serve(console, port, demo.shipped)
+        if server is not None:
+            if server.server_port != port:
+                console.print(f"\nPort {port} is taken; using {server.server_port}.")
+            _serve(console, server, demo.shipped)
     return held
 
 
@@ -179,12 +190,11 @@ class _Demo:
         self._display.say(text, style)
 
 
-def _serve(console: Console, port: int, order: str) -> None:
+def _serve(console: Console, server: ThreadedWSGIServer, order: str) -> None:
     """Until interrupted, which is the ordinary end."""
-    with suppress(KeyboardInterrupt), bind(port) as server:
-        if server.server_port != port:
-            console.print(f"\nPort {port} is taken; using {server.server_port}.")
+    with suppress(KeyboardInterrupt):
         user, password = demo_login()
+        unpaid, returned = _leave_questions(order)
         base = f"http://127.0.0.1:{server.server_port}"
         console.print(f"\nThe shop:  {base}/")
         console.print(f"The admin: {base}/admin/  user [bold]{user}[/], password [bold]{password}[/]")
@@ -196,9 +206,25 @@ def _serve(console: Console, port: int, order: str) -> None:
         limits = reverse("admin:durable_run_limits")
         console.print(f"Limits:    {base}{limits} (five labels a second; one sync of a customer)", soft_wrap=True)
         console.print(f"Keys:      {base}{reverse('shop:cart')} (a cart; all clicks go to one run)", soft_wrap=True)
+        console.print(f"Transfer:  {base}{unpaid} (an order that waits for the bank's signed word)", soft_wrap=True)
+        if returned:
+            inbox, post = reverse("admin:durable_run_inbox"), reverse("shop:post")
+            console.print(f"Refund:    {base}{returned} (two colleagues have to agree)", soft_wrap=True)
+            console.print(f"The inbox: {base}{inbox} (you agree here, and mia by her mail's link)", soft_wrap=True)
+            console.print(f"The post:  {base}{post} (all mails)", soft_wrap=True)
+        console.print(f"Branches:  {base}/?branch=hill (an order's mails are signed there)", soft_wrap=True)
         console.print(f"The REST interface: curl -u {user}:{password} {base}/api/runs?limit=3", soft_wrap=True)
         console.print("The workers go on. Ctrl-C ends it all.")
         serve(server)
+
+
+def _leave_questions(run_id: str) -> tuple[str, str]:
+    """An order that waits for a transfer, and one whose customer wants the money back: the addresses of both."""
+    make_colleague()
+    unpaid = checkout.place_order("Mona", "mona@example.org", {Product.objects.all()[0]: 2}, by_transfer=True)
+    order = Order.of_run(run_id).first()
+    is_asked = order is not None and checkout.ask_for_refund(order)
+    return unpaid.get_absolute_url(), order.get_absolute_url() if order is not None and is_asked else ""
 
 
 def _redis_is_empty() -> bool:

@@ -97,7 +97,7 @@ def test_then_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
             assert b"Provisions for cats" in answer.read()
         with urllib.request.urlopen(f"{address[1]}/static/shop/live.js", timeout=60) as answer:
             assert answer.status == 200
-        for name in ("Children", "Schedules", "Keys"):
+        for name in ("Children", "Schedules", "Keys", "Transfer", "Refund", "The inbox", "Branches"):
             page = re.search(rf"{name}: +(http\S+) ", output)
             assert page is not None
             with urllib.request.urlopen(page[1], timeout=60) as answer:  # the admin answers with its login
