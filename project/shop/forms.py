@@ -49,9 +49,7 @@ class OrderForm(forms.Form):
 class RefundForm(forms.Form):
     """What a colleague decides about a refund. The run that asks records the form by its name."""
 
-    decision = forms.ChoiceField(
-        choices=[("yes", "Give the money back"), ("no", "Refuse")], widget=forms.RadioSelect(), initial="yes"
-    )
+    decision = forms.ChoiceField(choices=[("yes", "Give the money back"), ("no", "Refuse")], widget=forms.RadioSelect())
     words = forms.CharField(label="A word to the customer", max_length=200, required=False)
 
 

@@ -35,6 +35,8 @@ _LABELS = {
 }
 # The stages of an order after it was placed, and the entries that stand for them.
 _MILESTONES = {"Paid": "mark paid", "Approved": "approval", "Packed": "ship", "Sent": "hand over"}
+# Those of a refund, after the order was sent.
+_OF_REFUND = {"Decided": "give the money back", "Parcel back": "parcel is back", "Refunded": "give back"}
 _MOODS = {"completed": "good", "failed": "bad", "cancelled": "bad", "rolling_back": "bad"}
 
 
@@ -177,14 +179,12 @@ def _progress_of_refund(order: Order, sent: "_Standing", refund: Handle) -> Prog
     """Where the refund of an order stands that was sent, in the words of its run."""
     now, status = _Standing.of(refund), refund.status
     says = "A worker asks the colleagues" if status is None else status.text
-    is_refunded = order.status == Order.Status.REFUNDED
     back = Action("hand-back", "Hand the parcel to the carrier", reverse("shop:hand-back", args=[order.token]))
-    end = Milestone("Refunded", "undone" if is_refunded else "ahead" if now.is_over else "current")
     return Progress(
         state=now.state,
         headline=f"{says[:1].upper()}{says[1:]}",
         detail=now.because,
-        milestones=[*_milestones(order, sent), end],
+        milestones=[Milestone("Sent", "done"), *([] if now.output == "kept" else _stages(_OF_REFUND, now))],
         actions=[] if now.is_over else [back],
         steps=[*sent.steps, *(replace(each, where=each.where or "refund") for each in now.steps)],
     )
@@ -303,14 +303,20 @@ def _detail(now: _Standing) -> str:
 
 
 def _milestones(order: Order, now: _Standing) -> list[Milestone]:
-    done = {entry.location for entry in now.history if entry.status == "completed"}
-    reached = {title: location in done for title, location in _MILESTONES.items()}
     if now.is_over and now.state != "completed":
-        ways = [Milestone("Placed", "done"), *([Milestone("Paid", "done")] if reached["Paid"] else [])]
+        is_paid = _stages(_MILESTONES, now)[0].status == "done"
+        ways = [Milestone("Placed", "done"), *([Milestone("Paid", "done")] if is_paid else [])]
         refunded = [Milestone("Refunded", "undone")] if order.status == Order.Status.REFUNDED else []
         return [*ways, Milestone("Stopped", "undone"), *refunded]
+    return [Milestone("Placed", "done"), *_stages(_MILESTONES, now)]
+
+
+def _stages(places: Mapping[str, str], now: _Standing) -> list[Milestone]:
+    """The milestones, by the entries that stand for them."""
+    done = {entry.location for entry in now.history if entry.status == "completed"}
+    reached = {title: location in done for title, location in places.items()}
     current = next((title for title, is_reached in reached.items() if not is_reached), "")
-    return [Milestone("Placed", "done")] + [
+    return [
         Milestone(title, "done" if is_reached else "current" if title == current else "ahead")
         for title, is_reached in reached.items()
     ]

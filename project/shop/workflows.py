@@ -147,8 +147,8 @@ def refund(ctx: Context, order_id: int) -> str:
 
 
 def _keep_money(ctx: Context, order_id: int, why: str) -> str:
-    ctx.step("tell", steps.tell_customer, order_id, "Your money is not given back", why, max_retries=8)
     ctx.status("your money is not given back")
+    ctx.step("tell", steps.tell_customer, order_id, "Your money is not given back", why, max_retries=8)
     return "kept"
 
 
