@@ -187,6 +187,13 @@ class Position:
             f"mark was written at {self.mark.at:%Y-%m-%d %H:%M:%S} UTC in {self.mark.place}{by}"
         )
 
+    def in_short(self) -> str:
+        """Return the same for probes: without names of servers, and with what to do."""
+        if self.is_holding or not self.is_behind:
+            return self.in_words()
+        what = "two databases with its name are in use" if self.is_another_history else "it went back in time"
+        return f"{what}: no run is claimed until it is decided with `manage.py durable restored`"
+
     def moves(self, now: datetime) -> bool:
         """Return True if the mark was written so lately that another database with this name seems to be in use."""
         return self.mark is not None and abs(now - self.mark.at) < quiet()

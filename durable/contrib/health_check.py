@@ -19,6 +19,7 @@ from django.utils import timezone
 from health_check.base import HealthCheck
 from health_check.exceptions import ServiceUnavailable, ServiceWarning
 
+from durable import marks
 from durable.conf import conf
 from durable.inspection.database import how_to_migrate, missing_migrations, wrong_routines
 from durable.inspection.humanize import span
@@ -26,7 +27,7 @@ from durable.inspection.queues import list_queues
 from durable.inspection.wording import worker_command
 from durable.inspection.workers import worker_overview
 
-__all__ = ["DurableDueRuns", "DurableRedis", "DurableTables", "DurableWorkers"]
+__all__ = ["DurableDueRuns", "DurableMark", "DurableRedis", "DurableTables", "DurableWorkers"]
 
 
 class _Check(HealthCheck):  # type: ignore[misc]  # it has no types
@@ -55,6 +56,21 @@ class DurableTables(_Check):
             raise ServiceUnavailable(f"{len(missing)} migrations are missing: run {how_to_migrate()}")
         if wrong := wrong_routines():
             raise ServiceUnavailable(f"{wrong[0]}: run {how_to_migrate()}")
+
+
+@dataclasses.dataclass
+class DurableMark(_Check):
+    """The database did not go back in time, or it was decided about that.
+
+    Until then workers claim nothing. Starts and messages are kept, and wait.
+    """
+
+    def look(self) -> None:
+        """Raise ServiceUnavailable if the database is behind its mark, ServiceWarning while a decision is under way."""
+        position = marks.look()
+        if not position.may_claim:
+            kind = ServiceUnavailable if position.is_behind else ServiceWarning
+            raise kind(f"durable's database: {position.in_short()}")
 
 
 @dataclasses.dataclass

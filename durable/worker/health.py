@@ -5,8 +5,9 @@ already knows: a request reaches neither the database nor a worker, and Redis on
 
 - Alive: the parent supervises its workers, and a worker runs or is about to be started. An outage of the database or of
   Redis is not a reason to restart the process.
-- Ready: alive, and the migrations are applied, a worker is ready, the database has answered lately, and no stop was
-  requested. If Redis does not answer, the process is ready but degraded: work is late, not lost.
+- Ready: alive, and the migrations are applied, a worker is ready, the database has answered lately and did not go back
+  in time (`durable.marks`: workers claim nothing then), and no stop was requested. If Redis does not answer, the
+  process is ready but degraded: work is late, not lost.
 """
 
 from __future__ import annotations
@@ -128,7 +129,9 @@ class Health:
         if answered_at is None:
             return "has not answered yet"
         silent = time.monotonic() - answered_at
-        return f"has not answered for {silent:.0f} s" if silent > RECENT + 3 * conf.SWEEP_INTERVAL else ""
+        if silent > RECENT + 3 * conf.SWEEP_INTERVAL:
+            return f"has not answered for {silent:.0f} s"
+        return self.supervisor.claims_nothing if self.supervisor is not None else ""
 
     def _no_worker_is_ready(self) -> str:
         return "none is ready yet" if self.supervisor is None or not self.supervisor.ready_workers else ""

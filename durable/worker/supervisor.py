@@ -151,6 +151,11 @@ class Supervisor:
         answered = [each.succeeded_at for each in self._periodic if each.succeeded_at is not None]
         return max(answered, default=None)
 
+    @property
+    def claims_nothing(self) -> str:
+        """Why workers claim nothing in the database, as the last sweep has found it; "" if they may."""
+        return next((each.holds_back for each in self._periodic if isinstance(each, Sweep)), "")
+
     def code_changed(self, paths: Sequence[Path]) -> None:
         """Restart all workers with the changed code. May be called from any thread."""
         names = [os.path.relpath(each) for each in paths[:3]]

@@ -246,6 +246,8 @@ class Sweep(Periodic):
         self._next_search = 0.0  # when to search for dead workers and forgotten slots again, monotonic
         self._last_group = ""  # the last group whose turns were checked
         self._next_row = 0.0  # when the next audit row may be written, monotonic
+        #: Why workers claim nothing in this database, as the last sweep has found it; "" if they may.
+        self.holds_back = ""
 
     def tick(self, now: datetime) -> datetime:
         """Notify, count ended runs, prune for a short time, and return the time of the next sweep."""
@@ -267,6 +269,7 @@ class Sweep(Periodic):
     def _mark(self) -> None:
         """Raise the database's mark, or log that the database has gone back in time."""
         position = marks.keep(worker_name())
+        self.holds_back = position.in_short()
         if position.is_behind:
             if _log_this("mark"):
                 logger.error("%s. Decide with `manage.py durable restored`", position.in_words())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from health_check.base import HealthCheck
 from health_check.exceptions import HealthCheckException, ServiceUnavailable, ServiceWarning
 from health_check.views import HealthCheckView
 
-from durable.contrib.health_check import DurableDueRuns, DurableRedis, DurableTables, DurableWorkers
+from durable import marks
+from durable.contrib.health_check import DurableDueRuns, DurableMark, DurableRedis, DurableTables, DurableWorkers
+from durable.models.workers import DatabaseMark
 from durable.notifier import redis_clients
 from durable.operations.holds import pause_queue
 from durable.store import store_for
@@ -34,6 +37,7 @@ pytestmark = [
 
 CHECKS = [
     "durable.contrib.health_check.DurableTables",
+    "durable.contrib.health_check.DurableMark",
     "durable.contrib.health_check.DurableRedis",
     ("durable.contrib.health_check.DurableWorkers", {"queues": ["default"]}),
     ("durable.contrib.health_check.DurableDueRuns", {"longest": timedelta(minutes=1)}),
@@ -58,6 +62,7 @@ def test_the_view_answers_with_each_check() -> None:
         200,
         {
             "DurableTables()": "OK",
+            "DurableMark()": "OK",
             "DurableRedis()": "OK",
             "DurableWorkers(queues=['default'])": "OK",
             "DurableDueRuns(longest=datetime.timedelta(seconds=60))": "OK",
@@ -110,6 +115,30 @@ def test_a_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
     for error in found:
         assert isinstance(error, ServiceUnavailable)
         assert error.message == "durable's database does not answer: OperationalError"
+
+
+class TestMark:
+    def test_a_database_that_went_back_fails_until_it_is_decided(self, settings: Any, tmp_path: Path) -> None:
+        settings.DURABLE = {**settings.DURABLE, "MARK": str(tmp_path / "mark.json")}
+        DatabaseMark.objects.all().delete()
+        marks.forget()
+        assert failure(DurableMark()) is None
+        for _ in range(3):
+            marks.keep("a sweep")
+            DatabaseMark.objects.update(written_at=timezone.now() - timedelta(hours=1))
+        assert failure(DurableMark()) is None
+        DatabaseMark.objects.update(counter=0, token="old")
+        found = failure(DurableMark())
+        assert isinstance(found, ServiceUnavailable)
+        assert "went back in time: no run is claimed until it is decided with `manage.py durable restored`" in str(
+            found
+        )
+        assert str(tmp_path) not in str(found)
+        DatabaseMark.objects.update(generation=9, holding_since=timezone.now())
+        found = failure(DurableMark())
+        assert isinstance(found, ServiceWarning)
+        DatabaseMark.objects.all().delete()
+        marks.forget()
 
 
 class TestRedis:

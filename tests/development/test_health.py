@@ -34,7 +34,7 @@ def a_supervisor(**given: Any) -> Any:
     """What a parent knows that is well, but for what is given."""
     now = time.monotonic()
     well = {"ticked_at": now, "had_worker_at": now, "database_answered_at": now, "ready_workers": 2}
-    return SimpleNamespace(**{**well, "children": [1, 2], "is_stopping": False, **given})
+    return SimpleNamespace(**{**well, "children": [1, 2], "is_stopping": False, "claims_nothing": "", **given})
 
 
 @pytest.fixture
@@ -76,6 +76,7 @@ class TestReports:
             ({"database_answered_at": None}, [], "database"),
             ({"ready_workers": 0}, [], "workers"),
             ({"is_stopping": True}, [], "supervisor"),
+            ({"claims_nothing": "it went back in time"}, [], "database"),
             ({}, ["durable.0001_tables"], "migrations"),
             ({}, None, "migrations"),
         ],

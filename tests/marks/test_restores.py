@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -24,6 +25,7 @@ import pytest
 import redis
 
 from project.servers import POSTGRES_PORT, EmbeddedPostgres, EmbeddedRedis
+from tests.support import http
 from tests.support.processes import ROOT, Program
 from tests.support.standby import Standby
 from tests.support.waiting import eventually
@@ -298,9 +300,14 @@ def test_a_worker_that_starts_in_a_restored_database_claims_nothing(
         done = subprocess.run(command, env=site.environment, cwd=ROOT, capture_output=True, text=True, check=False)
         assert "no run is claimed" in done.stderr + done.stdout, kind
         assert (rows(primary.url), site.lines()) == (before, noted), kind
-    again = site.work()
+    again = site.work("--health-port", "0")
+    [address] = re.findall(r"http://\S+(?=/livez)", again.wait_for("probes at")[0])
     again.wait_for("no run is claimed")
     assert (rows(primary.url), site.lines()) == (before, noted)
+    eventually(lambda: "database: it went back in time: no run is claimed" in http.get(f"{address}/readyz").text)
+    assert [http.get(f"{address}/{probe}").status_code for probe in ("readyz", "livez")] == [503, 200]
+    site.decide("--go-on")
+    eventually(lambda: http.get(f"{address}/readyz").status_code == 200)
 
 
 def test_a_clone_that_shares_a_redis_is_noticed_and_the_original_goes_on(
