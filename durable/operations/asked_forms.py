@@ -51,7 +51,6 @@ class ShownQuestion:
 def shown(question: Question, posted: Mapping[str, Any] | None = None, problem: str = "") -> ShownQuestion:
     """Return a question as a page shows it; with what was `posted` and refused, and why."""
     instance = instance_of(question)
-    about = question.about if instance is None else _words(instance, question.about)
     comment = "" if posted is None else str(posted.get(COMMENT, ""))[:20_000]
     form, is_broken = None, False
     try:
@@ -66,7 +65,7 @@ def shown(question: Question, posted: Mapping[str, Any] | None = None, problem: 
         form=form,
         problem=problem,
         comment=comment,
-        about=about,
+        about=_words(instance, question.about),
         instance=instance,
         is_broken=is_broken,
     )
@@ -89,9 +88,14 @@ def instance_of(question: Question) -> Model | None:
         return None
 
 
-def _words(instance: Model, label: str) -> str:
+def about_in_words(question: Question) -> str:
+    """Return what a question is about, as its instance says it; "" for nothing."""
+    return _words(instance_of(question), question.about)
+
+
+def _words(instance: Model | None, label: str) -> str:
     try:
-        return str(instance)[:300]
+        return label if instance is None else str(instance)[:300]
     except Exception:  # noqa: BLE001  # the project's __str__
         return label
 

@@ -28,6 +28,7 @@ from durable import link_tokens, marks, runtime
 from durable.core import question_rules as rules
 from durable.core.question_rules import details_of, with_details
 from durable.core.records import QuestionRecord, RunChange
+from durable.operations.asked_forms import about_in_words
 from durable.operations.people import Question, person_of, why_closed, why_not
 from durable.runtime import Runtime
 
@@ -110,9 +111,11 @@ def _attended(record: QuestionRecord, now: datetime) -> tuple[QuestionRecord, bo
 def _send(at: Runtime, record: QuestionRecord) -> tuple[int, int]:
     """Send a mail to each person who may answer; return how many were sent, and how many were not."""
     sent = failed = 0
+    about = about_in_words(Question(record))
     for receiver in _receivers(at, record):
         context = {
             "question": Question(record),
+            "about": about,
             "url": address_of(record, receiver.key),
             "expires_at": record.expires_at,
         }

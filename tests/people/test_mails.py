@@ -100,6 +100,16 @@ def test_a_mail_is_sent_at_once_if_the_code_says_so(h: Harness, people: People) 
     assert len(mail.outbox) == 2
 
 
+def test_a_mail_says_what_the_question_is_about(h: Harness, people: People) -> None:
+    people.manager("max")
+    opened(h, to=people.managers, mail=True, about=people.managers)
+    opened(h, to=people.managers, mail=True, about="auth.group:0")
+    assert [str(each.body).splitlines()[:2] for each in mail.outbox] == [
+        ["approve refund", "managers"],
+        ["approve refund", "auth.group:0"],
+    ]
+
+
 def test_an_answer_ends_the_reminders(h: Harness, people: People) -> None:
     anna = people.allowed("anna")
     run = opened(h, permission=CHANGE, remind="1 day")
