@@ -279,6 +279,12 @@ class Migration(migrations.Migration):
                     "when_parent_ends",
                     durable.models.rows.NameField(choices=[("cancel", "cancel"), ("leave", "leave")], max_length=8),
                 ),
+                (
+                    "when_held",
+                    durable.models.rows.NameField(
+                        choices=[("keep", "keep"), ("free", "free")], default="keep", max_length=8
+                    ),
+                ),
                 ("is_over", models.BooleanField(default=False)),
                 ("is_dropped", models.BooleanField(default=False)),
                 (

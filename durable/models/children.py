@@ -9,7 +9,7 @@ of ended children are separate rows, because they are written under different lo
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from django.db import models
 from django.db.models import Q
@@ -111,7 +111,7 @@ class ChildGroup(Row):
 
     Written under the lock of the parent's row. `position` is that of the first child; the others follow. `is_over`: the
     parent has read the results, or has taken the operation back (`is_dropped`): no child begins any more, except by
-    hand. `at_once` is below zero if children whose steps are held do not count (`WhenHeld.FREE`).
+    hand.
     """
 
     id = NameField[str, str](max_length=MAX_ID, primary_key=True)
@@ -125,6 +125,7 @@ class ChildGroup(Row):
     at_once = models.IntegerField(null=True, blank=True)
     on_failure = NameField[str, str](max_length=8, choices=choices(OnFailure))
     when_parent_ends = NameField[str, str](max_length=8, choices=choices(WhenParentEnds))
+    when_held = NameField[str, str](max_length=8, choices=choices(WhenHeld), default=WhenHeld.KEEP)
     is_over = models.BooleanField(default=False)
     is_dropped = models.BooleanField(default=False)
 
@@ -143,18 +144,12 @@ class ChildGroup(Row):
     @classmethod
     def of(cls, spec: GroupSpec) -> Self:
         """Return the row of a new group."""
-        columns: dict[str, Any] = {name: getattr(spec, name) for name in GroupSpec.__slots__ if name != "when_held"}
-        if spec.at_once is not None and spec.when_held == WhenHeld.FREE:
-            columns["at_once"] = -spec.at_once
-        return cls(**columns)
+        return cls(**{name: getattr(spec, name) for name in GroupSpec.__slots__})
 
     @property
     def spec(self) -> GroupSpec:
         """The parent's decision when it made the group."""
-        columns: dict[str, Any] = {name: getattr(self, name) for name in GroupSpec.__slots__ if name != "when_held"}
-        if self.at_once is not None and self.at_once < 0:
-            columns |= {"at_once": -self.at_once, "when_held": WhenHeld.FREE}
-        return GroupSpec(**columns)
+        return GroupSpec(**{name: getattr(self, name) for name in GroupSpec.__slots__})
 
 
 class GroupTally(Row):

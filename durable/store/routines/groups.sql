@@ -39,8 +39,8 @@ BEGIN
   t.running := t.running - had_turn::integer;
   t.waiting := t.waiting - (NOT had_turn)::integer;
   IF t.waiting > 0 AND NOT stops AND NOT g.is_over THEN
-    room := COALESCE(abs(g.at_once), t.waiting + t.running) - t.running;
-    IF g.at_once < 0 THEN -- held children give their places up
+    room := COALESCE(g.at_once, t.waiting + t.running) - t.running;
+    IF g.when_held = 'free' THEN -- held children give their places up
       room := room + (SELECT count(*) FROM durable_failure AS f JOIN durable_child AS c ON c.run_id = f.run_id
         WHERE f.parent_id = g.parent_id AND f.is_held AND c.member_of = of_group);
     END IF;
