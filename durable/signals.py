@@ -17,8 +17,9 @@ The `sender` is `durable.signals.Durable` unless a module says otherwise. The ke
   `will_retry`, `retry_at` (aware, None without a retry), `is_caught` (whether `try_step` returns this last failure to
   the code as a value), `error`
   (`ErrorInfo`). Sent for each failed attempt.
-- `step_held`: `run`, `workflow`, `location`, `attempt` (of the last attempt, from 1), `reason` ("unknown": was the
-  attempt done? or "exhausted": its attempts are used up), `error` (`ErrorInfo`). The run waits for a person.
+- `step_held`: `run`, `workflow`, `location`, `attempt` (of the last attempt, from 1; 0 if none is recorded), `reason`
+  ("unknown": was the attempt done? or "exhausted": its attempts are used up), `error` (`ErrorInfo`), `until` (when the
+  step fails by itself, aware; None for never). The run waits for a person.
 - `rollback_failed`: `run`, `workflow`, `location` (of the step whose handler failed), `attempt`, `retries_left`,
   `will_retry`, `retry_at`, `error`.
 """

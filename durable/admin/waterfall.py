@@ -234,7 +234,7 @@ def _took(row: Row, end: datetime) -> str:
     if is_given:
         took = gettext("given by hand")
     if row.kind == "step" and row.failed_attempts:
-        number = row.failed_attempts + (row.status in ("completed", "running") and not is_given)
+        number = row.failed_attempts + any(each.kind == "attempt" for each in row.spans)
         attempts = ngettext("%(number)s attempt", "%(number)s attempts", number) % {"number": thousands(number)}
         return f"{attempts}, {took}"
     if row.ends_at is None:

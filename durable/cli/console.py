@@ -40,6 +40,7 @@ from durable.instrumentation.observers import CallEnds, PassEnds
 MAX_LINE: Final = 1_000  # characters: in UTF-8 fewer bytes than a pipe writes atomically
 MAX_TEXT: Final = 300  # characters of a name or a message
 _WAITS: Final = "waits"
+_SLEEPS: Final = "sleeps until "
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class _Pass:
     seconds: dict[str, float] = field(default_factory=dict)  # of calls that failed, by location
     retry_at: datetime | None = None
     held: set[str] = field(default_factory=set)  # locations of steps that now wait for a person
+    held_until: datetime | None = None  # when the newest of them fails by itself
     ending: str = ""
     has_failed: bool = False
 
@@ -106,7 +108,10 @@ class StepLines:
             if event.name == "step_held":
                 pass_state.held.add(event.details["location"])
                 self._flush(pass_state)
-                self._say(pass_state, _failure(pass_state, event, "held, waits for a person"), self._style.ERROR)
+                pass_state.held_until = event.details["until"]
+                until = "" if pass_state.held_until is None else f", until {_at(pass_state.held_until)}"
+                then = f"held, waits for a person{until}"
+                self._say(pass_state, _failure(pass_state, event, then), self._style.ERROR)
             elif event.name == "step_unknown":
                 self._flush(pass_state)
                 self._say(pass_state, _failure(pass_state, event, "verify is asked"), self._style.WARNING)
@@ -146,7 +151,8 @@ class StepLines:
         ending = pass_state.ending or _ending(pass_state.run, outcome, error)
         if outcome is not None and outcome.wake_at is not None and outcome.wake_at == pass_state.retry_at:
             ending = ""  # the line of the failure has reported it
-        if pass_state.held and ending == _WAITS:
+        is_held = outcome is not None and outcome.wake_at == pass_state.held_until
+        if pass_state.held and (ending == _WAITS or (is_held and ending.startswith(_SLEEPS))):
             ending = ""  # so has that of the held step
         style = self._style.ERROR if pass_state.has_failed else _plain
         if outcome is not None and outcome.state == RunState.COMPLETED:
@@ -233,7 +239,7 @@ def _what_follows(event: Event) -> str:
 def _failure(pass_state: _Pass, event: Event, then: str) -> str:
     """Return `charge failed after 12 ms, attempt 1: ConnectionError: 503; tries again at 14:00:05`.
 
-    A step that is held need not have had an attempt: nobody knows whether it was done, after a restore.
+    A step that is held or asked about need not have had an attempt: nobody knows whether it was done, after a restore.
     """
     details: Mapping[str, Any] = event.details
     what = one_line(display_location(details["location"]))
@@ -241,6 +247,8 @@ def _failure(pass_state: _Pass, event: Event, then: str) -> str:
     seconds = pass_state.seconds.pop(details["location"], None)
     after = f" after {_took(seconds)}" if seconds is not None else ""
     error = one_line(str(details["error"]))
+    if not details["attempt"]:
+        return f"{what} may have been done: {error}; {then}"
     return f"{handler}{what} failed{after}, attempt {details['attempt']}: {error}; {then}"
 
 
@@ -286,4 +294,4 @@ def _ending(run: RunRecord, outcome: PassOutcome | None, error: BaseException | 
         elif queues:
             awaited.append(f"a message in {either(queues)}")
         return f"waits for {either(awaited)}{f' until {until}' if until else ''}"
-    return f"sleeps until {until}" if until else _WAITS
+    return f"{_SLEEPS}{until}" if until else _WAITS

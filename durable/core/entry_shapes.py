@@ -109,7 +109,7 @@ _NEEDED: Final[Mapping[str, Mapping[str, _Shape]]] = {
 #: The shapes of data that entries of several kinds may have.
 _OPTIONAL: Final[Mapping[str, _Shape]] = {
     "rollback": _OBJECT,
-    "failure": _with({}, {"kind": _is_text, "first": _listed(_is_failed_child)}),
+    "failure": _with({}, {"kind": _is_text, "first": _listed(_is_failed_child), "said_by": _OBJECT}),
     "given": _with({}, {"at": _is_moment}),
     "held": _with({"reason": _is_text, "since": _is_moment, "failure": _OBJECT}),
     "once": _with(

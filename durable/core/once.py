@@ -114,6 +114,7 @@ def commit_held(journal: Journal, entry: EntryRecord) -> Operation:
         "attempt": entry.attempts,
         "reason": mark["reason"],
         "error": entry.error or ErrorInfo("Exception", "unknown"),
+        "until": entry.next_attempt_at,
     }
     journal.environment.emit(Event("step_held", details))
 

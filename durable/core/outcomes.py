@@ -29,6 +29,8 @@ HELD: Final = "held"
 
 #: In the data of a step's failure: it has failed while nobody knew whether it was done.
 UNSETTLED: Final = "unsettled"
+#: In the data of a step's failure: the person who has said that the held step fails, as where an output is given.
+SAID_BY: Final = "said_by"
 #: Inside of `HELD`: a replay has copied the step into a new run, which is not among those that need a person yet.
 COPIED: Final = "copied"
 

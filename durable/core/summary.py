@@ -351,6 +351,8 @@ def _told(words: Words, doing: Doing) -> str:
     text = _DOING[doing["kind"]]
     if doing["kind"] == _BACKING_OFF and doing["attempts"] is None:
         text = _WITHOUT_END
+    if doing.get("attempt") == 0:  # of a run in doubt: none is recorded
+        text = _WITHOUT_ATTEMPT.get(doing["kind"], text)
     return words.gettext(text).format(**_displayed(words, doing))
 
 
@@ -420,6 +422,11 @@ _DOING: Final[Mapping[str, str]] = {
 }
 
 _WITHOUT_END: Final = gettext_noop('step "{location}" failed ({error}), attempt {attempt}')
+
+_WITHOUT_ATTEMPT: Final[Mapping[str, str]] = {
+    _UNKNOWN: gettext_noop('step "{location}" waits for a person: nobody knows whether it was done ({error})'),
+    "asking": gettext_noop('step "{location}": asking again whether it was done ({error})'),
+}
 
 _SENTENCES: Final[Mapping[SummaryKind, str | Callable[..., str]]] = {
     SummaryKind.TEXT: lambda _words, text: text,

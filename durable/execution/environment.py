@@ -170,16 +170,18 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
         text = "run %s of %s: a mistake in the code, tried again at %s: %s"
         logger.error(text, run, workflow, f"{details['retry_at']:%H:%M:%S}", error, extra=extra)
     elif event.name == "step_unknown":
-        text = "run %s: nobody knows whether step %s, attempt %d, was done: %s; its verify is asked"
-        logger.warning(text, run, where, details["attempt"], error, extra=extra)
+        text = "run %s: nobody knows whether step %s%s was done: %s; its verify is asked"
+        attempt = f", attempt {details['attempt']}," if details["attempt"] else ""  # of a run in doubt none is recorded
+        logger.warning(text, run, where, attempt, error, extra=extra)
     elif event.name == "step_held":
         error = details["error"]
         extra["cause"] = [numberless(place_of(where)), error.type, pattern_of(error.message)]
         known = (
             "its attempts are used up" if details["reason"] == HeldReason.EXHAUSTED else "nobody knows if it was done"
         )
-        text = "run %s of %s waits for a person: step %s, attempt %d: %s: %s"
-        logger.error(text, run, workflow, where, details["attempt"], known, error, extra=extra)
+        text = "run %s of %s waits for a person: step %s%s: %s: %s"
+        attempt = f", attempt {details['attempt']}" if details["attempt"] else ""
+        logger.error(text, run, workflow, where, attempt, known, error, extra=extra)
     else:
         what = "step" if event.name == "step_failed" else "rollback handler of"
         then = f"tried again at {details['retry_at']:%H:%M:%S}" if details["will_retry"] else "not tried again"

@@ -20,7 +20,7 @@ from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.errors import ErrorInfo
 from durable.core.location import display_location
 from durable.core.messages import MISFIT, NOT_ACCEPTED
-from durable.core.outcomes import HELD, ONCE, HeldReason
+from durable.core.outcomes import HELD, ONCE, SAID_BY, HeldReason
 from durable.core.places import REFUSED, Place, RecordedValue, values_of
 from durable.core.records import LINK_INTERNAL, EntryKind, EntryStatus
 from durable.core.steps import SUMMARY, UNCOUNTED
@@ -272,7 +272,8 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
         yield _("attempts that do not count"), f"{uncounted:,}"
     if entry.kind in (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP) and (failure := data.get("failure")):
         kind = str(failure.get("kind"))
-        yield _("failed for good"), str(_WHY.get(kind, "")) or state_in_words(kind)
+        note = failed_note(data)
+        yield _("failed for good"), note or str(_WHY.get(kind, "")) or state_in_words(kind)
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
         yield _("rollback handler"), str(rollback.get("handler"))
     if entry.kind == EntryKind.TAG:
@@ -394,6 +395,18 @@ def given_note(given: Mapping[str, Any]) -> str:
         "who": given.get("by") or _("no user"),
         "source": source_in_words(str(given.get("source", ""))),
         "reason": given.get("reason", ""),
+    }
+
+
+def failed_note(data: Mapping[str, Any]) -> str:
+    """Say who has said that a held step fails, and why; "" if nobody has. `data` are those of its entry."""
+    by = data.get("failure", {}).get(SAID_BY)
+    if by is None:
+        return ""
+    return _("failed by hand by %(who)s (%(source)s): %(reason)s") % {
+        "who": by.get("by") or _("no user"),
+        "source": source_in_words(str(by.get("source", ""))),
+        "reason": by.get("reason", ""),
     }
 
 

@@ -426,7 +426,13 @@ def _attempt_spans(record: Record, failed: Sequence[AttemptSpan]) -> Iterator[Sp
         yield Span(kind="failed", begins_at=attempt.begins_at, ends_at=attempt.ends_at)
         last = attempt
     if record.status == EntryStatus.COMPLETED and record.last_attempt_at is None and record.completed_at is not None:
+        if last is not None:  # of a step that was held
+            yield Span(kind="wait", begins_at=last.ends_at, ends_at=record.completed_at)
         yield Span(kind="given", begins_at=record.completed_at, ends_at=record.completed_at)
+    elif record.status == EntryStatus.COMPLETED and last is not None and record.last_attempt_at == last.begins_at:
+        yield Span(
+            kind="wait", begins_at=last.ends_at, ends_at=record.completed_at
+        )  # verify has found what it has done
     elif record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
         began = _began(record)
         yield from _backoff(last, began, record.attempts)

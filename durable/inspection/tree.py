@@ -28,7 +28,7 @@ from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection import history_counts
 from durable.inspection.activities import RunningStep
-from durable.inspection.entry_detail import given_note, loop_note, map_note, wait_note
+from durable.inspection.entry_detail import failed_note, given_note, loop_note, map_note, wait_note
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.held import held_of
 from durable.inspection.history_counts import remembered
@@ -426,6 +426,8 @@ def _fill(run: Run, page: Sequence[TreeNode]) -> None:
             node.note = wait_note(entry)
         elif entry.kind == EntryKind.STEP and "given" in entry.data:
             node.note = given_note(entry.data["given"])
+        elif entry.kind == EntryKind.STEP and (note := failed_note(entry.data)):
+            node.note = note
         elif entry.kind == EntryKind.CHILD:
             node.note = str(entry.data.get("child") or "")
         elif entry.kind == EntryKind.MAP:

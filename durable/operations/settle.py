@@ -18,7 +18,7 @@ from durable.core.causes import MAX_PLACE, numberless, place_of
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError
 from durable.core.location import display_location, listed
 from durable.core.once import failed_by, not_begun
-from durable.core.outcomes import HELD, ONCE, HeldStep, held_steps, is_unsettled, without_marks
+from durable.core.outcomes import HELD, ONCE, SAID_BY, HeldStep, held_steps, is_unsettled, without_marks
 from durable.core.places import Place
 from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord, RunState
 from durable.core.rewind.recovery import asked_again
@@ -125,7 +125,12 @@ def _settle(
             else:
                 # during a rollback that is the answer: the step is not undone
                 is_over = run.state == RunState.ROLLING_BACK
-                after = [replace(each, **failed_by(each, is_decided=is_over)) for each in steps]
+                failed = (replace(each, **failed_by(each, is_decided=is_over)) for each in steps)
+                by = _by(attribution, at.now())
+                after = [
+                    replace(each, data={**each.data, "failure": {**each.data["failure"], SAID_BY: by}})
+                    for each in failed
+                ]
                 told = "it fails"
             locations = [each.location for each in steps]
             word = "step" if len(steps) == 1 else "steps"
@@ -207,6 +212,7 @@ def _done(entry: EntryRecord, ordinal: int, output: str, given: dict[str, str], 
         error=None,
         data={**without_marks(entry, HELD), "given": given},
         next_attempt_at=None,
+        last_attempt_at=None,  # no attempt has completed it: as where an output is given in a replay
         completed_at=now,
         finished_ordinal=ordinal,
     )

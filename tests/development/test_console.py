@@ -150,6 +150,31 @@ class TestWording:
             "shop.delivers a: ship failed after T, attempt 1: ConnectionError: 503; held, waits for a person"
         ]
 
+    def test_a_held_step_that_fails_by_itself_is_no_sleep(self, lines: Lines) -> None:
+        @workflow(name="shop.charges_for_a_day")
+        def charges(ctx: Context) -> None:
+            ctx.step("charge", broken, once=True, unknown_timeout="1 day")
+
+        with Harness(now=datetime(2026, 1, 1, tzinfo=UTC)) as h:
+            h.run(h.start(charges, id="a"))
+        held = "held, waits for a person, until 2 Jan 00:00"
+        assert lines == [f"shop.charges_for_a_day a: charge failed after T, attempt 1: ConnectionError: 503; {held}"]
+
+    def test_a_step_in_doubt_has_no_attempt(self, lines: Lines) -> None:
+        @workflow(name="shop.charges_in_doubt")
+        def charges(ctx: Context) -> None:
+            ctx.step("charge", broken)
+
+        with Harness() as h:
+            run = h.start(charges, id="a")
+            h.put_in_doubt()
+            h.run(run)
+        [line] = lines
+        assert line.startswith(
+            "shop.charges_in_doubt a: charge may have been done: DatabaseWentBack: the database went"
+        )
+        assert line.endswith("; held, waits for a person")
+
     def test_failures_and_the_end(self, lines: Lines) -> None:
         @workflow(name="shop.fails")
         def fails(ctx: Context) -> None:

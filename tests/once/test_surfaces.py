@@ -6,22 +6,26 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone, translation
 
-from durable import Context, get_run, operations, signals, workflow
+from durable import Context, Found, get_run, operations, runtime, signals, workflow
 from durable.alerts import conditions
 from durable.alerts.conditions import look_for
 from durable.alerts.settings import EVENTS
 from durable.inspection.causes import list_causes
+from durable.inspection.timeline import build_timeline
 from durable.metrics.rows import RowsCollector
-from durable.models import Cause, Run
+from durable.models import Attempt, Cause, EntryMetadata, Run
+from durable.operations.audit import Actor, acting_as
 from tests.faults.passing import pass_once
 
 pytestmark = pytest.mark.django_db
@@ -44,6 +48,15 @@ def order(ctx: Context, number: int) -> str:
     return ctx.step("charge", charge, number, 990, once=True)
 
 
+def find(order: int, amount: int) -> Found[str]:
+    return Found("r1")
+
+
+@workflow(name="tests.seen.asked")
+def asked(ctx: Context, number: int) -> str:
+    return ctx.step("charge", charge, number, 990, once=True, verify=find)
+
+
 @workflow(name="tests.seen.holding", when_exhausted="hold")
 def holding(ctx: Context) -> str:
     return ctx.step("label", charge, 1, 2, max_retries=0)
@@ -62,7 +75,7 @@ def broken() -> Iterator[None]:
 
 
 def held(run_id: str, of: Any = order) -> Run:
-    pass_once(of.using(id=run_id).start(*((42,) if of is order else ())))
+    pass_once(of.using(id=run_id).start(*((42,) if of in (order, asked) else ())))
     return Run.objects.get(pk=run_id)
 
 
@@ -112,6 +125,50 @@ class TestPages:
             shown = page(client, "change", "a", part=part)
             assert "Was it done? charge, attempt 1 begun " in shown
             assert "42, 990" not in shown
+
+    def test_the_time_in_which_it_was_held_is_no_work(self, as_user: Callable[..., Client]) -> None:
+        run = held("a")
+        Attempt.objects.update(finished_at=F("started_at") + timedelta(seconds=1))
+        get_run("a").settle("charge", done="r7")
+        EntryMetadata.objects.update(completed_at=F("created_at") + timedelta(hours=1))
+        run.refresh_from_db()
+        [row] = build_timeline(run, timezone.now()).rows
+        assert [each.kind for each in row.spans] == ["failed", "wait", "given"]
+        shown = page(as_user(), "change", "a", part="timeline")
+        assert "1 attempt, given by hand" in shown
+        assert "2 attempts" not in shown
+
+    def test_what_verify_has_found_is_no_attempt_more(self, as_user: Callable[..., Client]) -> None:
+        run = held("a", asked)
+        assert run.state == "completed"
+        [row] = build_timeline(run, timezone.now()).rows
+        assert [each.kind for each in row.spans] == ["failed", "wait"]
+        assert "1 attempt, " in page(as_user(), "change", "a", part="timeline")
+
+    def test_who_has_failed_it_is_told(self, as_user: Callable[..., Client]) -> None:
+        held("a")
+        with acting_as(Actor("cli", label="ada"), reason="the bank says no"):
+            get_run("a").settle("charge", fail=True)
+        pass_once(get_run("a"))
+        client = as_user()
+        for shown in (page(client, "change", "a", part="history"), page(client, "step", "a", at="charge")):
+            assert "failed by hand by ada" in shown
+            assert "the bank says no" in shown
+        BROKEN.clear()
+        get_run("a").recover()
+        assert "failed by hand" not in page(client, "change", "a", part="history")
+
+    def test_a_run_in_doubt_has_no_attempt(
+        self, as_user: Callable[..., Client], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run = order.using(id="a").start(42)
+        runtime.current().store.put_in_doubt(timezone.now(), 10)
+        pass_once(run)
+        assert [each.attempt for each in run.info().held] == [0]
+        assert "nobody knows whether it was done" in run.summary
+        shown = [run.summary, caplog.text, page(as_user(), "change", "a"), durable("why", "a")]
+        for each in shown:
+            assert "attempt 0" not in each
 
     def test_the_list_has_the_filter_and_the_word(self, as_user: Callable[..., Client]) -> None:
         held("held-one")
