@@ -1,17 +1,19 @@
 """The row of a question: what its `details` are, what a commit makes of it, and when its next mail is due.
 
-Both kinds of stores and the verbs of people use these rules. Must not decide who may answer.
+Both kinds of stores and the verbs of people use these rules. `durable.operations.people` decides who may answer; the
+query of an inbox decides most of it by columns, which follow from the details (`with_details`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from durable.core.records import QuestionAsked, QuestionRecord
+from durable.core.people import STARTER
+from durable.core.records import QuestionAsked, QuestionRecord, QuestionsSought
 
 #: Outcomes of a question that is not open.
 ANSWERED: Final = "answered"
@@ -24,25 +26,85 @@ ENDED: Final = "ended"  # its run has ended
 def details_of(record: QuestionRecord) -> dict[str, Any]:
     """Return the details of a question.
 
-    "spec" is what the code says, "label" names whom it is for, "answers" are those that are there ("text" is codec
-    text), "notes" what people wrote and handed over, "claimed" is whoever has taken it. "mailed" is when mails were
-    sent, "escalated" whether it was.
+    "spec" is what the code says, "starter" the key of who started the run, "" if nobody is recorded or nothing depends
+    on it. "label" names whom it is for, "answers" are those that are there ("text" is codec text), "notes" what people
+    wrote and handed over, "claimed" is whoever has taken it. "mailed" is when mails were sent, "escalated" whether it
+    was.
     """
     found: dict[str, Any] = json.loads(record.details)
     return found
 
 
 def with_details(record: QuestionRecord, details: Mapping[str, Any], **changes: Any) -> QuestionRecord:
-    """Return the question with other details."""
-    return replace(record, details=json.dumps(details), **changes)
+    """Return the question with other details, and the columns that follow from these."""
+    claimed = details["claimed"]
+    return replace(
+        record,
+        details=json.dumps(details),
+        barred="".join(map(bar, barred_keys(details))),
+        claimed="" if claimed is None else claimed["key"],
+        **changes,
+    )
 
 
-def asked(before: QuestionRecord | None, run_id: str, change: QuestionAsked, now: datetime) -> QuestionRecord:
-    """Return the row of a question that a commit has asked, or whose code says something else of it now."""
+def barred_keys(details: Mapping[str, Any]) -> list[str]:
+    """Return the keys of those who may not answer: whom the code excludes, and who has answered already.
+
+    `STARTER` is among them where the code excludes the starter and nobody is recorded as that: nobody may answer then.
+    """
+    excluded = [details.get("starter") or STARTER if each == STARTER else each for each in details["spec"]["not_by"]]
+    return [*excluded, *(each["key"] for each in details["answers"])]
+
+
+def bar(key: str) -> str:
+    """Return how a key stands in the column `barred`. No part of another key looks like it: quotes are escaped."""
+    return f" {json.dumps(key)} "
+
+
+def bars(sought: QuestionsSought) -> list[str]:
+    """Return the texts of which `barred` has none if this person may answer. No group is barred."""
+    return [bar(each) for each in (STARTER, *sought.keys) if not each.startswith("group")]
+
+
+def is_sought(record: QuestionRecord, sought: QuestionsSought) -> bool:
+    """Return whether the person may answer an open question, as far as its row says: the rule of the inbox's query."""
+    if sought.after is not None and (record.asked_at, record.question_id) <= sought.after:
+        return False
+    if record.expires_at is not None and record.expires_at <= sought.now:
+        return False
+    if record.claimed not in ("", sought.key) or any(each in record.barred for each in bars(sought)):
+        return False
+    if record.assignee and record.assignee not in sought.keys:
+        return False
+    if not record.permission:
+        return bool(record.assignee) or sought.operates
+    return sought.permissions is None or record.permission in sought.permissions
+
+
+def starter_of(run_id: str, started_by: Callable[[str], Any], parent_of: Callable[[str], str | None]) -> str:
+    """Return the key of the user who started a run, or the run whose child it is; "" if nobody is recorded."""
+    seen: set[str] = set()
+    current: str | None = run_id
+    while current is not None and current not in seen:
+        seen.add(current)
+        if (found := started_by(current)) is not None:
+            return f"user:{found}"
+        current = parent_of(current)
+    return ""
+
+
+def asked(
+    before: QuestionRecord | None, run_id: str, change: QuestionAsked, now: datetime, starter: str
+) -> QuestionRecord:
+    """Return the row of a question that a commit has asked, or whose code says something else of it now.
+
+    `starter` is the key of who started the run, if the code excludes that person, and that is known.
+    """
     spec = change.spec
     if before is None:
         details = {
             "spec": spec,
+            "starter": starter,
             "label": spec["to_label"],
             "answers": [],
             "notes": [],
@@ -62,11 +124,11 @@ def asked(before: QuestionRecord | None, run_id: str, change: QuestionAsked, now
             nonce=change.nonce,
             asked_at=now,
             expires_at=change.expires_at,
-            details=json.dumps(details),
         )
+        record = with_details(record, details)
         return replace(record, next_at=next_due(record))
     details = details_of(before)
-    was, details["spec"] = details["spec"], spec
+    was, details["spec"], details["starter"] = details["spec"], spec, starter
     changes: dict[str, Any] = {"form": spec["form"] or "", "permission": spec["permission"], "about": spec["about"]}
     if spec["to"] != was["to"]:  # a hand-over stays if the code says what it said
         changes["assignee"], details["label"] = spec["to"], spec["to_label"]

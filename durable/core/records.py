@@ -423,9 +423,11 @@ class AwaitedEvent:
 class QuestionRecord:
     """A question to people that the entry at `location` has asked.
 
-    `assignee` is the key of whom it is for, "" for whoever has the `permission`. `details` is JSON: what the code says
-    of it and what people have said so far (`durable.operations.people`). `next_at` is when the next mail or escalation
-    is due. `closed_at` is when it stopped to accept answers, `outcome` why.
+    `assignee` is the key of whom it is for, "" for whoever has the `permission`. `barred` has the keys of those who may
+    not answer, and `claimed` the key of whoever has taken it: both follow from `details`, for the query of an inbox
+    (`durable.core.question_rules`). `details` is JSON: what the code says of it and what people have said so far.
+    `next_at` is when the next mail or escalation is due. `closed_at` is when it stopped to accept answers, `outcome`
+    why.
     """
 
     question_id: str
@@ -442,18 +444,24 @@ class QuestionRecord:
     next_at: datetime | None = None
     closed_at: datetime | None = None
     outcome: str = ""
+    barred: str = ""
+    claimed: str = ""
     details: str = "{}"
 
 
 class QuestionsSought(NamedTuple):
-    """Which open questions are sought.
+    """Which open questions are sought: those that a person may answer now.
 
-    Those for one of these assignees, and those for nobody in particular that need one of the `permissions`; None for
-    any permission, "" for none. `after` is where the last page ended.
+    The person is asked by one of these `keys`, of which `key` is their own. `permissions` are those that they have;
+    None for any. `operates`: whether they may answer what is for nobody in particular. `after` is where the last page
+    ended.
     """
 
-    assignees: tuple[str, ...] = ()
-    permissions: frozenset[str] | None = frozenset()
+    now: datetime
+    key: str
+    keys: tuple[str, ...]
+    permissions: frozenset[str] | None
+    operates: bool
     after: tuple[datetime, str] | None = None
 
 

@@ -114,6 +114,8 @@ class Question(Row):
     next_at = MomentField(null=True, blank=True)
     closed_at = models.DateTimeField(null=True, blank=True)
     outcome = NameField[str, str](max_length=16, default="", blank=True)
+    barred = SafeTextField[str, str](default="", db_default="", blank=True)
+    claimed = NameField[str, str](max_length=1_500, default="", db_default="", blank=True)
     details = SafeTextField[str, str]()
 
     class Meta:

@@ -203,7 +203,7 @@ class Question:
     def is_for(self, user: Any) -> bool:
         """Return whether this user may answer it."""
         person = person_of(user, self._record)
-        return not why_not(runtime.current(), self._record, person)
+        return not why_not(self._record, person)
 
     @property
     def _details(self) -> dict[str, Any]:
@@ -273,40 +273,39 @@ def questions_for(user: Any, *, most: int = MOST) -> list[Question]:
 
     A question that somebody else has claimed is not among them.
     """
+    return page_for(user, most=min(most, MOST))[0]
+
+
+def page_for(
+    user: Any, *, most: int, after: tuple[datetime, str] | None = None
+) -> tuple[list[Question], tuple[datetime, str] | None]:
+    """Return the next `most` open questions that this user may answer, and where they end; None if there are no more.
+
+    The query decides who may answer, so one page is read as a rule.
+    """
     at = runtime.current()
     person = person_of(user, None)
     if person.problem:
-        return []
+        return [], None
+    operates = person.has_perm(OPERATE)
+    sought = QuestionsSought(at.now(), person.key, tuple(person.keys), _permissions(person), operates, after)
     found: list[Question] = []
-    sought = QuestionsSought(tuple(sorted(person.keys)), _permissions(person))
-    while len(found) < most:
-        page = at.store.open_questions(sought, min(most + 1, MOST + 1))
+    while True:
+        page = at.store.open_questions(sought, most + 1)
         found += _answerable(at, page, person)
-        if len(page) <= min(most, MOST):
+        if len(page) <= most or len(found) > most:
             break
         sought = sought._replace(after=(page[-1].asked_at, page[-1].question_id))
-    return found[:most]
+    return found[:most], (found[most - 1].asked_at, found[most - 1].id) if len(found) > most else None
 
 
 def _answerable(at: Runtime, page: Sequence[QuestionRecord], person: Person) -> list[Question]:
-    now = at.now()
     waiting = at.store.awaited_questions(page) if page else set()
-    asking = [each.run_id for each in page if STARTER in details_of(each)["spec"]["not_by"]]
-    starters = at.store.starters(asking) if asking else {}
-    return [
-        Question(each)
-        for each in page
-        if each.question_id in waiting
-        and (each.expires_at is None or each.expires_at > now)
-        and not why_not(at, each, person, starters)
-    ]
+    return [Question(each) for each in page if each.question_id in waiting and not why_not(each, person)]
 
 
 def _permissions(person: Person) -> frozenset[str] | None:
-    if person.user.is_superuser:
-        return None
-    held = frozenset(person.user.get_all_permissions())
-    return held | {""} if OPERATE in held else held
+    return None if person.user.is_superuser else frozenset(person.user.get_all_permissions())
 
 
 async def aquestions_for(user: Any, *, most: int = MOST) -> list[Question]:
@@ -381,8 +380,8 @@ def person_of(by: Any, record: QuestionRecord | None) -> Person:
     return Person(key, str(user.get_username()), frozenset(keys), user)
 
 
-def why_not(at: Runtime, record: QuestionRecord, person: Person, starters: Mapping[str, Any] | None = None) -> str:
-    """Return why this person may not answer an open question; "" if they may. `starters` are those read already."""
+def why_not(record: QuestionRecord, person: Person) -> str:
+    """Return why this person may not answer an open question; "" if they may."""
     if person.problem:
         return person.problem
     details = details_of(record)
@@ -393,34 +392,15 @@ def why_not(at: Runtime, record: QuestionRecord, person: Person, starters: Mappi
         return Sentence(_NEEDS, permission=permission)
     if any(each["key"] == person.key for each in details["answers"]):
         return _TWICE
-    excluded = details["spec"]["not_by"]
-    if any(each in person.keys for each in excluded):
+    barred = rules.barred_keys(details)
+    if any(each in person.keys for each in barred):
         return _EXCLUDED
-    if STARTER in excluded:
-        read = None if starters is None else starters.get(record.run_id)
-        starter = starter_of(at, record.run_id) if read is None else f"user:{read}"
-        if starter is None:
-            return _NO_STARTER
-        if starter == person.key:
-            return _EXCLUDED
+    if STARTER in barred:
+        return _NO_STARTER
     claimed = details["claimed"]
     if claimed is not None and claimed["key"] != person.key:
         return Sentence(_CLAIMED, who=claimed["by"])
     return ""
-
-
-def starter_of(at: Runtime, run_id: str) -> str | None:
-    """Return the key of the user who started a run, or the run whose child it is, as the audit log has it."""
-    seen: set[str] = set()
-    while run_id not in seen:
-        seen.add(run_id)
-        if (found := at.store.starters([run_id]).get(run_id)) is not None:
-            return f"user:{found}"
-        child = at.store.children([run_id]).get(run_id)
-        if child is None:
-            return None
-        run_id = child.parent_id
-    return None
 
 
 def why_closed(at: Runtime, record: QuestionRecord, run: RunRecord | None) -> str:
@@ -601,13 +581,13 @@ def hand_over(question_id: str, to: Any, *, by: Any, comment: str = "") -> None:
         comment = _checked_text(known, comment)
 
         def change(record: QuestionRecord) -> QuestionRecord:
-            if person.problem or (why_not(at, record, person) and not person.has_perm(OPERATE)):
-                raise NotAllowedError(person.label, _name(record), why_not(at, record, person))
+            if person.problem or (why_not(record, person) and not person.has_perm(OPERATE)):
+                raise NotAllowedError(person.label, _name(record), why_not(record, person))
             details = details_of(record)
             handed = with_details(record, {**details, "claimed": None, "label": label}, assignee=key)
             if hasattr(to, "get_username"):
                 other = person_of(to, handed)
-                if problem := why_not(at, handed, other):
+                if problem := why_not(handed, other):
                     raise NotAllowedError(other.label, _name(record), problem)
             mailed = None if details["spec"]["mails"] else details["mailed"]
             details = details_of(handed) | {"mailed": mailed}
@@ -626,7 +606,7 @@ def claim(question_id: str, *, by: Any, takes: bool = True) -> None:
     with _attributed(at, "claim", known, by) as (attribution, person):
 
         def change(record: QuestionRecord) -> QuestionRecord:
-            _check_person(at, record, person)
+            _check_person(record, person)
             claimed = {"key": person.key, "by": person.label, "at": at.now().isoformat()} if takes else None
             return with_details(record, {**details_of(record), "claimed": claimed})
 
@@ -644,7 +624,7 @@ def comment_on(question_id: str, text: str, *, by: Any) -> None:
             raise FormInvalidError(_name(known), {"comment": ["A comment has text."]})
 
         def change(record: QuestionRecord) -> QuestionRecord:
-            _check_person(at, record, person)
+            _check_person(record, person)
             return with_details(record, _noted(details_of(record), person, text, at.now()))
 
         _change(at, attribution, question_id, change, "commented on")
@@ -686,7 +666,7 @@ def _attributed(at: Runtime, action: str, record: QuestionRecord, by: Any) -> It
 
 def _check(at: Runtime, record: QuestionRecord, person: Person, run: RunRecord | None) -> None:
     _check_open(at, record, run)
-    _check_person(at, record, person)
+    _check_person(record, person)
 
 
 def _check_open(at: Runtime, record: QuestionRecord, run: RunRecord | None) -> None:
@@ -694,8 +674,8 @@ def _check_open(at: Runtime, record: QuestionRecord, run: RunRecord | None) -> N
         raise QuestionClosedError(_name(record), why)
 
 
-def _check_person(at: Runtime, record: QuestionRecord, person: Person) -> None:
-    if why := why_not(at, record, person):
+def _check_person(record: QuestionRecord, person: Person) -> None:
+    if why := why_not(record, person):
         raise NotAllowedError(person.label, _name(record), why)
 
 

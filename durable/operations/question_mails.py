@@ -81,7 +81,7 @@ def _attend(at: Runtime, question_id: str, run_id: str) -> int:
         at.store.put_question(record)
     if not mails:
         return 0
-    sent, failed = _send(at, record)
+    sent, failed = _send(record)
     if failed and not sent:
         details = details_of(record) | {"mailed": details_of(before)["mailed"]}
         with at.store.transaction():
@@ -108,11 +108,11 @@ def _attended(record: QuestionRecord, now: datetime) -> tuple[QuestionRecord, bo
     return replace(record, next_at=rules.next_due(record)), mails
 
 
-def _send(at: Runtime, record: QuestionRecord) -> tuple[int, int]:
+def _send(record: QuestionRecord) -> tuple[int, int]:
     """Send a mail to each person who may answer; return how many were sent, and how many were not."""
     sent = failed = 0
     about = about_in_words(Question(record))
-    for receiver in _receivers(at, record):
+    for receiver in _receivers(record):
         context = {
             "question": Question(record),
             "about": about,
@@ -135,7 +135,7 @@ def _send(at: Runtime, record: QuestionRecord) -> tuple[int, int]:
     return sent, failed
 
 
-def _receivers(at: Runtime, record: QuestionRecord) -> Iterator[Receiver]:
+def _receivers(record: QuestionRecord) -> Iterator[Receiver]:
     """Yield those who may answer and have an address, at most 50."""
     if record.assignee.startswith("mail:"):
         yield Receiver(record.assignee.removeprefix("mail:"), record.assignee)
@@ -144,7 +144,7 @@ def _receivers(at: Runtime, record: QuestionRecord) -> Iterator[Receiver]:
     for user in _candidates(record):
         person = person_of(user, record)
         address = getattr(user, user.get_email_field_name(), "")
-        if address and not why_not(at, record, person):
+        if address and not why_not(record, person):
             yield Receiver(address, person.key)
             if (number := number + 1) >= _MOST_MAILS:
                 return

@@ -497,12 +497,15 @@ class Store(Protocol):
         """Return the questions of these runs, in the order in which they were asked; one statement."""
 
     def open_questions(self, sought: QuestionsSought, most: int) -> list[QuestionRecord]:
-        """Return at most `most` open questions of open runs, the oldest first; one statement."""
+        """Return at most `most` open questions that a person may answer, the oldest first; one statement.
+
+        Decided by `durable.core.question_rules.is_sought`. Runs of some may have ended or gone on: `awaited_questions`.
+        """
 
     def awaited_questions(self, questions: Sequence[QuestionRecord]) -> set[str]:
         """Return the ids of those questions whose runs wait for the answer; one statement.
 
-        A replay may have deleted the entry of a question.
+        The run may have ended, and a replay may have deleted the entry of a question.
         """
 
     def put_question(self, question: QuestionRecord) -> None:
@@ -510,9 +513,6 @@ class Store(Protocol):
 
     def due_questions(self, now: datetime, most: int) -> list[QuestionRecord]:
         """Return at most `most` open questions whose `next_at` has come, the earliest first."""
-
-    def starters(self, run_ids: Sequence[str]) -> dict[str, Any]:
-        """Return the primary keys of the users who started these runs, where the audit log names one; one statement."""
 
     def close_questions(self, now: datetime, most: int) -> int:
         """Close at most `most` questions of runs that have ended; return how many."""

@@ -25,7 +25,6 @@ from durable.core.location import EVENT_QUEUES
 from durable.core.new_runs import LOADED, Subject, key_of
 from durable.core.records import (
     ENDED,
-    ActionOutcome,
     ActionRecord,
     AskedOfActivity,
     AttemptRecord,
@@ -703,11 +702,6 @@ class DatabaseStore(RateStore, FamilyStore):
 
     def due_questions(self, now: datetime, most: int) -> list[QuestionRecord]:
         return people.due(self.alias, now, most)
-
-    def starters(self, run_ids: Sequence[str]) -> dict[str, Any]:
-        started = OperatorAction.objects.using(self.alias).filter(run_id__in=run_ids, action__in=row_rules.STARTS)
-        started = started.filter(outcome=ActionOutcome.DONE.value, actor_id__isnull=False)
-        return dict(started.order_by("-created_at", "-id").values_list("run_id", "actor_id"))  # the first one counts
 
     def close_questions(self, now: datetime, most: int) -> int:
         return people.close_over(self.alias, now, most)

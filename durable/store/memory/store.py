@@ -23,6 +23,7 @@ from durable.core.limits.slot_records import Admission, SlotKind, SlotRow, SlotW
 from durable.core.links import is_of_link
 from durable.core.location import escape
 from durable.core.new_runs import LOADED, NewRun, Subject, key_of
+from durable.core.people import STARTER
 from durable.core.records import (
     ENDED,
     ActionOutcome,
@@ -796,7 +797,8 @@ class MemoryStore(RateStore, FamilyStore):
             for each in self.questions([run_id]):
                 if each.location == asked.location:
                     self._questions[each.question_id] = question_rules.closed(each, question_rules.REPLACED, now)
-        self._questions[asked.question_id] = question_rules.asked(before, run_id, asked, now)
+        starter = self._starter_of(run_id) if STARTER in asked.spec["not_by"] else ""
+        self._questions[asked.question_id] = question_rules.asked(before, run_id, asked, now, starter)
 
     def question(self, question_id: str) -> QuestionRecord | None:
         with self._lock:
@@ -808,17 +810,9 @@ class MemoryStore(RateStore, FamilyStore):
 
     def open_questions(self, sought: QuestionsSought, most: int) -> list[QuestionRecord]:
         with self._lock:
-            found = [each for each in self._questions.values() if self._is_sought(each, sought)]
+            still = [each for each in self._questions.values() if each.closed_at is None]
+            found = [each for each in still if question_rules.is_sought(each, sought)]
             return sorted(found, key=lambda each: (each.asked_at, each.question_id))[:most]
-
-    def _is_sought(self, question: QuestionRecord, sought: QuestionsSought) -> bool:
-        if question.closed_at is not None or self._is_over(question):
-            return False
-        if sought.after is not None and (question.asked_at, question.question_id) <= sought.after:
-            return False
-        if question.assignee:
-            return question.assignee in sought.assignees
-        return sought.permissions is None or question.permission in sought.permissions
 
     def _is_over(self, question: QuestionRecord) -> bool:
         run = self._runs.get(question.run_id)
@@ -829,6 +823,8 @@ class MemoryStore(RateStore, FamilyStore):
             return {each.question_id for each in questions if self._is_awaited(each)}
 
     def _is_awaited(self, question: QuestionRecord) -> bool:
+        if self._is_over(question):
+            return False
         entry = self._entries.get(question.run_id, {}).get(question.location)
         if entry is None or entry.kind != EntryKind.MESSAGE or entry.status != EntryStatus.PENDING:
             return False
@@ -847,11 +843,17 @@ class MemoryStore(RateStore, FamilyStore):
             ]
             return [each for _, each in sorted(found, key=lambda pair: pair[0])][:most]
 
-    def starters(self, run_ids: Sequence[str]) -> dict[str, Any]:
-        with self._lock:
-            starts = (each for each in self._actions if each.run_id in run_ids and each.action in row_rules.STARTS)
-            done = [each for each in starts if each.outcome == ActionOutcome.DONE and each.actor_id is not None]
-            return {each.run_id: each.actor_id for each in reversed(done)}
+    def _starter_of(self, run_id: str) -> str:
+        def started_by(run_id: str) -> Any:
+            starts = (each for each in self._actions if each.run_id == run_id and each.action in row_rules.STARTS)
+            done = (each.actor_id for each in starts if each.outcome == ActionOutcome.DONE)
+            return next((each for each in done if each is not None), None)
+
+        def parent_of(run_id: str) -> str | None:
+            found = self.children([run_id]).get(run_id)
+            return None if found is None else found.parent_id
+
+        return question_rules.starter_of(run_id, started_by, parent_of)
 
     def close_questions(self, now: datetime, most: int) -> int:
         with self._lock:

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, Value
+from django.db.models.functions import StrIndex
+from django.db.models.lookups import Exact
 
 from durable.core import question_rules as rules
-from durable.core.people import ASK
+from durable.core.people import ASK, STARTER
 from durable.core.records import (
     ENDED,
+    ActionOutcome,
     EntryKind,
     EntryStatus,
     QuestionAsked,
@@ -23,7 +26,8 @@ from durable.core.records import (
     QuestionsSought,
     RunState,
 )
-from durable.models import Entry, Question
+from durable.models import Child, Entry, OperatorAction, Question
+from durable.store.rules import row_rules
 from durable.store.tables.rows import QUESTION
 
 _OVER = [*(each.value for each in ENDED), RunState.ROLLING_BACK.value]
@@ -33,7 +37,7 @@ def ask(alias: str, run_id: str, asked: Sequence[QuestionAsked], now: datetime) 
     """Write the questions of a commit. One that is there already gets what the code says of it now."""
     for each in asked:
         before = find(alias, each.question_id)
-        record = rules.asked(before, run_id, each, now)
+        record = rules.asked(before, run_id, each, now, _starter_of(alias, run_id, each))
         if before is not None:
             if before.run_id == run_id:  # an imported history may name the question of any run
                 put(alias, record)
@@ -41,6 +45,21 @@ def ask(alias: str, run_id: str, asked: Sequence[QuestionAsked], now: datetime) 
         earlier = Question.objects.using(alias).filter(run_id=run_id, location=each.location, closed_at__isnull=True)
         earlier.update(closed_at=now, outcome=rules.REPLACED, next_at=None)
         Question.objects.using(alias).bulk_create([Question(**QUESTION.attributes(record))], ignore_conflicts=True)
+
+
+def _starter_of(alias: str, run_id: str, asked: QuestionAsked) -> str:
+    if STARTER not in asked.spec["not_by"]:
+        return ""
+
+    def started_by(run_id: str) -> Any:
+        rows = OperatorAction.objects.using(alias).filter(run_id=run_id, action__in=row_rules.STARTS)
+        rows = rows.filter(outcome=ActionOutcome.DONE.value, actor_id__isnull=False)
+        return rows.order_by("created_at", "id").values_list("actor_id", flat=True).first()  # the first one counts
+
+    def parent_of(run_id: str) -> str | None:
+        return Child.objects.using(alias).filter(run_id=run_id).values_list("parent_id", flat=True).first()
+
+    return rules.starter_of(run_id, started_by, parent_of)
 
 
 def close(alias: str, run_id: str, closed: Sequence[QuestionClosed], now: datetime) -> None:
@@ -62,28 +81,38 @@ def of_runs(alias: str, run_ids: Sequence[str]) -> list[QuestionRecord]:
 
 
 def open_ones(alias: str, sought: QuestionsSought, most: int) -> list[QuestionRecord]:
-    """Return open questions of open runs, the oldest first, along the index of the open ones."""
-    if sought.permissions is None:
-        anybody = Q(assignee="")
-    else:
-        anybody = Q(assignee="", permission__in=sorted(sought.permissions))
-    rows = Question.objects.using(alias).filter(closed_at__isnull=True)
-    rows = rows.filter(anybody | Q(assignee__in=list(sought.assignees)))
+    """Return open questions that a person may answer, the oldest first, along the index of the open ones.
+
+    Decides as `rules.is_sought`.
+    """
+    anybody, mine = Q(assignee=""), Q(assignee__in=sorted(sought.keys))
+    if sought.permissions is not None:
+        held = sorted(sought.permissions)
+        anybody &= Q(permission__in=["", *held] if sought.operates else held)
+        mine &= Q(permission__in=["", *held])
+    rows = Question.objects.using(alias).filter(anybody | mine, closed_at__isnull=True)
+    rows = rows.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=sought.now), claimed__in=["", sought.key])
+    for each in rules.bars(sought):  # not LIKE, which ignores case on SQLite
+        rows = rows.filter(Exact(StrIndex("barred", Value(each)), 0))
     if sought.after is not None:
         moment, question_id = sought.after
         rows = rows.filter(Q(asked_at__gt=moment) | Q(asked_at=moment, question_id__gt=question_id))
-    rows = rows.exclude(run__state__in=_OVER).order_by("asked_at", "question_id")
+    rows = rows.order_by("asked_at", "question_id")
     return [QuestionRecord(**row) for row in rows.values(*QUESTION.names)[:most]]
 
 
 def waiting(alias: str, records: Sequence[QuestionRecord]) -> set[str]:
     """Return the ids of those questions whose runs still wait for the answer; one statement."""
     wanted = {(each.run_id, each.location): each.question_id for each in records}
-    entries = Entry.objects.using(alias).filter(
-        run_id__in={run_id for run_id, _ in wanted},
-        location__in={location for _, location in wanted},
-        kind=EntryKind.MESSAGE.value,
-        metadata__status=EntryStatus.PENDING.value,
+    entries = (
+        Entry.objects.using(alias)
+        .filter(
+            run_id__in={run_id for run_id, _ in wanted},
+            location__in={location for _, location in wanted},
+            kind=EntryKind.MESSAGE.value,
+            metadata__status=EntryStatus.PENDING.value,
+        )
+        .exclude(run__state__in=_OVER)
     )
     found = set()
     for entry in entries.only("run_id", "location", "data"):
