@@ -5,6 +5,7 @@ For users of the admin, whatever else they may see of durable: who may answer a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,15 +20,17 @@ from durable.admin.pages import AdminPages
 from durable.admin.run_buttons import asked_by
 from durable.admin.subjects import page_of
 from durable.core.errors import FormInvalidError, NotAllowedError, QuestionClosedError
+from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.wording import told
+from durable.listings.people import position_text, read_position
 from durable.models import Run
 from durable.operations import people
 from durable.operations.asked_forms import ShownQuestion, act, shown
 from durable.operations.audit import acting_as
 from durable.operations.people import Question
 
-#: Questions on one page: a person answers those first.
-SHOWN: Final = 100
+#: Questions on one page, each with its form.
+SHOWN: Final = 20
 
 DONE: Final = {
     "answer": gettext_lazy("Your answer has been recorded."),
@@ -50,22 +53,26 @@ class Card:
 
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
-    """Show the inbox."""
-    found = [each for each in people.questions_for(request.user, most=SHOWN + 1) if _is_shown(request, each)]
+    """Show a page of the inbox, which begins after the question that `after` names."""
+    try:
+        after = read_position(request.GET.get("after"))
+    except InvalidCursorError as error:
+        raise Http404(told(error)) from error
+    found, end = people.page_for(request.user, most=SHOWN, after=after)
     context = {
         "title": _("Waiting for you"),
         "now": pages.now(),
-        "cards": [card_of(admin, request, each) for each in found[:SHOWN]],
-        "has_more": len(found) > SHOWN,
+        "cards": [card_of(admin, request, each) for each in _shown_of(request, found)],
+        "after": after is not None,
+        "next": position_text(end),
     }
     return admin.page(request, "inbox", context)
 
 
-def _is_shown(request: HttpRequest, question: Question) -> bool:
-    """Return whether the user is asked; a question for operators is for those who may see its run."""
-    if question.to or question.permission or not access.is_limited():
-        return True
-    return access.find_run(request, question.run_id) is not None
+def _shown_of(request: HttpRequest, questions: Sequence[Question]) -> list[Question]:
+    """Return the questions of which the user is asked: one for operators is for those who may see its run."""
+    ids = access.existing(request, [each.run_id for each in questions if each.is_for_operators])
+    return [each for each in questions if not each.is_for_operators or each.run_id in ids]
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
@@ -111,7 +118,7 @@ def _find(request: HttpRequest, key: str) -> Question:
         question = people.question(key)
     except QuestionClosedError as error:
         raise Http404(told(error)) from error
-    if not question.is_for(request.user) or not _is_shown(request, question):
+    if not question.is_for(request.user) or not _shown_of(request, [question]):
         if access.may(request, "view_run") and access.find_run(request, question.run_id) is not None:
             raise PermissionDenied(_("This question is not for you, or you have answered it already."))
         raise Http404(_("There is no such question."))

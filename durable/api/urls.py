@@ -10,6 +10,15 @@ from durable.api.chunks import ChunksView
 from durable.api.history import ComparisonView, EntryView, TimelineView, TreeView
 from durable.api.list_views import list_view, one_view
 from durable.api.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView, PublishView
+from durable.api.questions import (
+    AnswerQuestionView,
+    ClaimQuestionView,
+    CommentQuestionView,
+    HandOverQuestionView,
+    QuestionsView,
+    QuestionView,
+    ReleaseQuestionView,
+)
 from durable.api.reference import DocsView, RootView, SchemaView
 from durable.api.runs import CountsView, ResultView, RunsView, RunView
 from durable.api.schedules import SchedulesView, ScheduleView
@@ -56,6 +65,13 @@ urlpatterns = [
     path("runs/<str:run_id>/replay-plan", PlanView.as_view(), name="replay-plan"),
     path("runs/<str:run_id>/comparison", ComparisonView.as_view(), name="comparison"),
     path("events", PublishView.as_view(), name="publish"),
+    path("questions", QuestionsView.as_view(), name="questions"),
+    path("questions/<str:question_id>", QuestionView.as_view(), name="question"),
+    path("questions/<str:question_id>/answer", AnswerQuestionView.as_view(), name="answer-question"),
+    path("questions/<str:question_id>/comment", CommentQuestionView.as_view(), name="comment-question"),
+    path("questions/<str:question_id>/hand-over", HandOverQuestionView.as_view(), name="hand-over-question"),
+    path("questions/<str:question_id>/claim", ClaimQuestionView.as_view(), name="claim-question"),
+    path("questions/<str:question_id>/release", ReleaseQuestionView.as_view(), name="release-question"),
     path("bulk-plan", BulkPlanView.as_view(), name="bulk-plan"),
     path("bulks", BulksView.as_view(), name="bulks"),
     path("bulks/<str:bulk_id>", BulkView.as_view(), name="bulk"),

@@ -26,6 +26,7 @@ from durable.cli.subcommand import (
     add_format,
     found_run,
     number_up_to,
+    shell_actor,
 )
 from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.humanize import byte_size, moment, relative, shortened, span, thousands
@@ -36,6 +37,7 @@ from durable.inspection.wording import display_place, told_of_source
 from durable.listings.causes import CAUSES
 from durable.listings.history import VALUES
 from durable.listings.listing import MOST_LISTED, Listing, Page
+from durable.listings.people import QUESTIONS
 from durable.listings.runs import CHILDREN, RUNS
 from durable.listings.shapes import Seen, data_of
 from durable.listings.work import LIMITS, QUEUES, RATES, RUNNING, WORKERS
@@ -278,6 +280,33 @@ _VALUES: Final = ListCommand(
     empty="It has published nothing.",
 )
 
+# -- questions to people
+
+
+def _person_given(parser: ArgumentParser) -> None:
+    parser.add_argument("user", metavar="USER", help="the name of the user who is asked")
+
+
+_QUESTIONS: Final = ListCommand(
+    name="questions",
+    help="List the open questions to people that a user may answer, the oldest first.",
+    listing=QUESTIONS,
+    configure=_person_given,
+    asks=lambda options: {"by": shell_actor(options.user).user},
+    table={
+        "ID": "id",
+        "QUESTION": "name",
+        "ABOUT": "about",
+        "RUN": "run_id",
+        "ASKED": lambda question, seen: relative(question.asked_at, seen.now),
+        "OPEN FOR": lambda question, seen: "" if question.expires_at is None else _ago(seen.now, question.expires_at),
+        "CLAIMED BY": "claimed_by",
+    },
+    key="id",
+    noun="questions",
+    empty="No question waits for this user.",
+)
+
 # -- queues and workers
 
 #: By state of a worker, the state of a run with the same colour.
@@ -484,5 +513,5 @@ NOTE = Subcommand(
 #: By name.
 LISTS: Final = {
     each.name: each.subcommand
-    for each in (_RUNS, _CHILDREN, _VALUES, _QUEUES, _WORKERS, _RUNNING, _LIMITS, _RATES, _CAUSES)
+    for each in (_RUNS, _CHILDREN, _VALUES, _QUESTIONS, _QUEUES, _WORKERS, _RUNNING, _LIMITS, _RATES, _CAUSES)
 }

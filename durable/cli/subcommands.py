@@ -8,6 +8,7 @@ from durable.cli.export import EXPORT, IMPORT
 from durable.cli.list_command import LISTS, NOTE
 from durable.cli.maintenance import DOCTOR, FORGET, PARTITION, PRUNE
 from durable.cli.messages import ASK, DELETE_MESSAGE, MOVE_MESSAGE, PUBLISH, RESULT, SEND, START
+from durable.cli.questions import QUESTION, QUESTION_VERBS
 from durable.cli.replay import REPLAY
 from durable.cli.restored import RESTORED_COMMAND
 from durable.cli.run_verb_command import BULK, VERBS
@@ -22,6 +23,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(LISTS["list"], LISTS["children"], LISTS["causes"], LISTS["running"], STACK, STREAM, SHOW, WHY, LOGS, RESULT),
     LISTS["values"],
     *(START, SEND, PUBLISH, ASK, DELETE_MESSAGE, MOVE_MESSAGE),
+    *(LISTS["questions"], QUESTION, *QUESTION_VERBS),
     *VERBS,
     NOTE,
     BULK,

@@ -37,7 +37,7 @@ from durable.core.ids import MAX_ID, MAX_REASON, check_id
 from durable.inspection.humanize import sentence
 from durable.inspection.reading import from_replica, reading
 from durable.inspection.run_facts import checked_tags, read_tag
-from durable.listings import causes, history, operators, restored, runs, schedules, work
+from durable.listings import causes, history, operators, people, restored, runs, schedules, work
 from durable.listings.access import (
     actor_of,
     admit,
@@ -70,7 +70,7 @@ LISTINGS: Final = (
     *(runs.RUNS, runs.CHILDREN, history.ENTRIES, history.LOGS, history.VALUES, history.MESSAGES),
     work.RUNNING_OF_RUN,
     *(causes.CAUSES, work.RUNNING, work.QUEUES, work.LIMITS, work.RATES, work.WORKERS),
-    *(schedules.SCHEDULES, operators.ACTIONS, restored.RESTORED),
+    *(schedules.SCHEDULES, operators.ACTIONS, restored.RESTORED, people.QUESTIONS),
 )
 #: Verbs whose options are not declared, but written by hand on each surface.
 BY_HAND: Final = frozenset({"edit_schedule", "backfill_schedule"})

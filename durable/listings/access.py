@@ -125,6 +125,7 @@ def seen_of(request: HasUser) -> Seen:
         within=visible_runs(request) if is_limited() else None,
         payloads=may(request, "view_payload"),
         user=request.user.pk,
+        person=request.user,
     )
 
 

@@ -20,13 +20,16 @@ from durable.core.errors import (
     DurableError,
     EntryNotFoundError,
     EventConflictError,
+    FormInvalidError,
     InvalidTransitionError,
     KeyConflictError,
     MessageConflictError,
     MessageNotAcceptedError,
     MessageNotPendingError,
     MessageRefusedError,
+    NotAllowedError,
     PayloadError,
+    QuestionClosedError,
     ReplayRefusedError,
     RunConflictError,
     RunNotFoundError,
@@ -47,6 +50,7 @@ _LONGEST_FAULT: Final = 500  # characters of a fault's location and of its descr
 TITLES: Final = {
     "arguments-refused": "The workflow cannot be started with these arguments",
     "body-too-large": "The body is too large",
+    "answer-refused": "The form refuses the answer",
     "entry-not-found": "There is no such entry",
     "id-taken": "The id is taken",
     "idempotency-key-reused": "The idempotency key belongs to another request",
@@ -65,6 +69,7 @@ TITLES: Final = {
     "payload-refused": "A value cannot be recorded",
     "permission-denied": "You may not do this",
     "plan-stale": "The history has changed since the replay was planned",
+    "question-closed": "The question is not open any more",
     "refused": "This cannot be done",
     "replay-refused": "The run cannot be replayed from there",
     "run-ended": "The run has ended without an answer",
@@ -182,6 +187,17 @@ def _not_accepted(error: MessageNotAcceptedError) -> Problem:
     )
 
 
+def _form_refused(error: FormInvalidError) -> Problem:
+    faults = [
+        (_ASKED.get(name, f"data/{name}"), text, "invalid") for name, texts in error.errors.items() for text in texts
+    ]
+    return Problem(code="answer-refused", status=422, detail=said_by(error), members={"errors": told(faults)})
+
+
+#: Where the errors of a question's form are in the request, if not in a field of its `data`.
+_ASKED: Final = {"__all__": "data", "verdict": "data", "comment": "comment", "durable_to": "to"}
+
+
 def _no_room(error: StartRefusedError) -> Problem:
     wait = max(1, math.ceil((error.retry_at - runtime.current().now()).total_seconds()))
     members = {"limit": error.limit, "key": error.key, "retry_at": error.retry_at.isoformat()}
@@ -212,6 +228,9 @@ _PROBLEMS: Final[tuple[tuple[type[Exception], Callable[[Any], Problem]], ...]] =
     (MessageRefusedError, problem_with("message-refused", 409, "reason")),
     (StalePlanError, problem_with("plan-stale", 409, "location")),
     (ReplayRefusedError, problem_with("replay-refused", 409, "location", "refusals")),
+    (NotAllowedError, problem_with("permission-denied", 403)),
+    (FormInvalidError, _form_refused),
+    (QuestionClosedError, problem_with("question-closed", 409)),
     (PayloadError, problem_with("payload-refused", 422, "what", "path")),
     (KeyReusedError, problem_with("idempotency-key-reused", 422)),
     (StartRefusedError, _no_room),

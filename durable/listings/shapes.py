@@ -24,13 +24,14 @@ UNSET: Final = object()
 class Seen:
     """What the caller may see: the runs `within` (None: all), and `payloads`; and the moment of the answer.
 
-    `user` is the caller's key, if `within` is given.
+    `user` is the caller's key, if `within` is given. `person` is the caller as a user, for what waits for that user.
     """
 
     now: datetime
     within: RunQuerySet | None = None
     payloads: bool = True
     user: Any = None
+    person: Any = None
 
 
 class Shape:

@@ -7,13 +7,16 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
+from django.utils.datastructures import MultiValueDict
 
 from durable.core.errors import FormInvalidError
 from durable.core.words import gettext_noop
@@ -113,23 +116,91 @@ def act(question: Question, posted: Mapping[str, Any], by: Any) -> str:
     elif verb == "comment":
         question.comment(comment, by=by)
     elif verb == "hand_over":
-        question.hand_over(_named(question, str(posted.get(TO, ""))), by=by, comment=comment)
+        question.hand_over(named(question, str(posted.get(TO, ""))), by=by, comment=comment)
     else:
         given = posted if question.form_class is not None else posted.get(VERDICT)
         return "answer" if question.answer(given, by=by, comment=comment) is not None else "approved"
     return verb
 
 
-def _named(question: Question, name: str) -> Any:
-    """Return the user or the group with this name. Raises FormInvalidError."""
+def named(question: Question, name: str) -> Any:
+    """Return the user or the group with this name: "ada", "user:ada" or "group:managers". Raises FormInvalidError."""
     users: Any = get_user_model()
-    found = None
-    if name.isprintable():
-        found = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()
-        found = found or Group.objects.filter(name=name).first()
-    if found is None:
-        raise FormInvalidError(question.name, {TO: [_NOBODY]})
-    return found
+    kind, _, rest = name.partition(":")
+    sought = [(kind, rest)] if kind in ("user", "group") and rest else [("user", name), ("group", name)]
+    for kind, each in sought if name.isprintable() else ():
+        rows = (
+            users._default_manager.filter(**{users.USERNAME_FIELD: each})
+            if kind == "user"
+            else Group.objects.filter(name=each)
+        )
+        if (found := rows.first()) is not None:
+            return found
+    raise FormInvalidError(question.name, {TO: [_NOBODY]})
 
 
 _NOBODY: Final = gettext_noop("There is no user and no group with this name.")
+
+
+# -- the form, for programs
+
+
+def answer_with(question: Question, data: Any, by: Any, comment: str = "") -> None:
+    """Answer with JSON. Its values are given to a form as a browser posts them, so that no field gets another type."""
+    if isinstance(data, dict) and (form_class := question.form_class) is not None:
+        data = _posted_of(data, form_class().fields)
+    question.answer(data, by=by, comment=comment)
+
+
+def _posted_of(data: Mapping[str, Any], fields: Mapping[str, Any]) -> MultiValueDict[str, str]:
+    def texts(name: str, value: Any) -> list[str]:
+        takes_several = name in fields and getattr(fields[name].widget, "allow_multiple_selected", False)
+        values = value if takes_several and isinstance(value, list) else [value]
+        return [each if isinstance(each, str) else json.dumps(each) for each in values]
+
+    return MultiValueDict({name: texts(name, value) for name, value in data.items() if value is not None})
+
+
+_MOST_CHOICES: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedField:
+    """A field of a question's form. `kind` is the name of its class; `choices` are values with labels, at most 200."""
+
+    name: str
+    label: str
+    kind: str
+    help: str
+    is_required: bool
+    choices: list[tuple[str, str]]
+
+
+def fields_of(question: Question) -> tuple[list[AskedField], str]:
+    """Return the fields of a question's form, none for yes or no; and why the form cannot be shown, "" if it can."""
+    try:
+        form_class = question.form_class
+    except FormInvalidError as error:
+        return [], str(error)
+    if form_class is None:
+        return [], ""
+    form = form_class()
+    return [
+        AskedField(
+            name=name,
+            label=str(form[name].label),
+            kind=type(field).__name__,
+            help=str(field.help_text),
+            is_required=bool(field.required),
+            choices=list(islice(_choices(field), _MOST_CHOICES)),
+        )
+        for name, field in form.fields.items()
+    ], ""
+
+
+def _choices(field: Any) -> Iterator[tuple[str, str]]:
+    for value, label in getattr(field, "choices", ()):
+        if isinstance(label, list | tuple):  # a group of choices
+            yield from ((str(each), str(words)) for each, words in label)
+        else:
+            yield str(value), str(label)

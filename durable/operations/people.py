@@ -137,6 +137,11 @@ class Question:
         return form_of(self._record)
 
     @property
+    def has_form(self) -> bool:
+        """Whether it is answered by a form; else by yes or no."""
+        return bool(self._record.form)
+
+    @property
     def about(self) -> str:
         """What it is about, "shop.order:42"; "" for nothing."""
         return self._record.about
@@ -150,6 +155,11 @@ class Question:
     def to(self) -> str:
         """The name of the user or group it is for, or the mail address; "" for whoever has the permission."""
         return str(self._details["label"])
+
+    @property
+    def is_for_operators(self) -> bool:
+        """Whether it says neither whom it is for nor which permission it needs."""
+        return not (self._record.assignee or self._record.permission)
 
     @property
     def approvals(self) -> int:

@@ -37,6 +37,7 @@ def _verb(permission: str, *keys: str, **body: Any) -> Address:
 
 
 RUN, FLOW, QUEUE, NIGHTLY = ("a",), ("tests.api.add",), ("default",), ("nightly",)
+QUESTION = ("0" * 16,)  # there is none: who may answer is decided by the question (`tests/people/test_surfaces.py`)
 STEP, FAR = "?location=rest", "2100-01-01T00:00:00Z"
 
 READS: Mapping[str, Address] = {
@@ -78,6 +79,8 @@ READS: Mapping[str, Address] = {
     "database": Address(),
     "workers": Address(),
     "operator-actions": Address(),
+    "questions": Address((), frozenset()),
+    "question": Address(QUESTION, frozenset()),
     "anywhere": Address(("nowhere",)),
 }
 WRITES: Mapping[str, Address] = {
@@ -101,6 +104,11 @@ WRITES: Mapping[str, Address] = {
     "bulks": _verb("operate_run", verb="pause", ids=["a"]),
     "restored": _verb("change_databasemark", "main", how="go_on"),
     "publish": _verb("operate_run", event="order.paid", key="7", body={"id": 7}),
+    "answer-question": Address(QUESTION, frozenset(), body={"data": True}),
+    "comment-question": Address(QUESTION, frozenset(), body={"comment": "who?"}),
+    "hand-over-question": Address(QUESTION, frozenset(), body={"to": "ada"}),
+    "claim-question": Address(QUESTION, frozenset(), body={}),
+    "release-question": Address(QUESTION, frozenset(), body={}),
     "hold": _verb("hold_workflow", *FLOW),
     "release": _verb("hold_workflow", *FLOW),
     "pause-queue": _verb("pause_queue", *QUEUE),

@@ -19,7 +19,10 @@ from tests.support.addresses import names_of_interface, path_of
 pytestmark = pytest.mark.django_db
 
 #: Answers that there is nothing under the address, to everybody who has signed in and may look.
-NOTHING = {("post", "anywhere"), ("get", "anywhere"), ("get", "stack")}
+NOTHING = {
+    *(("post", "anywhere"), ("get", "anywhere"), ("get", "stack"), ("get", "question")),
+    *(("post", f"{verb}-question") for verb in ("answer", "comment", "hand-over", "claim", "release")),
+}
 #: Reading, by a POST: no denial of it is logged.
 PLANS = {"bulk-plan"}
 CASES = [("get", name, each) for name, each in READS.items()] + [("post", name, each) for name, each in WRITES.items()]

@@ -45,7 +45,8 @@ REST_ALONE: Final = {
     *("get workflow", "get workflow-stats", "get schedule", "get anywhere"),
     *("post ask", "post delete-message", "post move-message", "post note", "post stack", "post restart"),
     *("post replay", "post give-output", "post bulk-plan", "post bulks", "post schedules", "post backfill"),
-    *("post edit-schedule", "post anywhere", "post publish"),
+    *("post edit-schedule", "post anywhere", "post publish", "get question", "post answer-question"),
+    *("post comment-question", "post hand-over-question", "post claim-question", "post release-question"),
 }
 
 

@@ -402,6 +402,7 @@ _WRITES: Final = {
             "note",
         ),
         *("set-rate", "take-back-rate", "close-limit", "open-limit"),
-        *("delete-message", "move-message", "publish"),
+        *("delete-message", "move-message", "publish", "question", "questions"),
+        *(f"{verb}-question" for verb in ("answer", "comment", "hand-over", "claim", "release")),
     )
 }
