@@ -1847,6 +1847,11 @@ class Migration(migrations.Migration):
                 ("next_at", models.DateTimeField(blank=True, null=True)),
                 ("closed_at", models.DateTimeField(blank=True, null=True)),
                 ("outcome", durable.models.rows.NameField(blank=True, default="", max_length=16)),
+                ("barred", durable.models.rows.SafeTextField(blank=True, db_default="", default="")),
+                (
+                    "claimed",
+                    durable.models.rows.NameField(blank=True, db_default="", default="", max_length=1500),
+                ),
                 ("details", durable.models.rows.SafeTextField()),
                 (
                     "run",
