@@ -133,10 +133,11 @@ class FernetCodec:
                     "read",
                 )
         elif belongs_to != _text_of(place):
+            of_run = f" of run {place.run_id!r}" if place.run_id else ""
             raise PayloadError(
                 what,
                 "$",
-                f"it belongs to another row or field than the {place.field} of run {place.run_id!r}: it was moved or copied here",
+                f"it belongs to another row or field than the {place.field}{of_run}: it was moved or copied here",
                 "look at who can write to the tables of durable, and put back what was recorded",
                 "read",
             )

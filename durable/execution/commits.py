@@ -38,6 +38,7 @@ from durable.core.effects import Ask, Call, Save
 from durable.core.errors import (
     EndRefusedError,
     KeyConflictError,
+    PayloadError,
     RateUnitsError,
     RunNotFoundError,
     UnknownLimitError,
@@ -271,8 +272,8 @@ class CommitSession:
         return answer
 
     def _take_event(self, asked: TakeEvent) -> bool | None:
-        """Give a wait of the run the event that is there for it; see `TakeEvent`."""
-        with self._answering():
+        """Give a wait of the run the event that is there for it; see `TakeEvent`. Raises PayloadError."""
+        with self._answering(PayloadError):
             wait = self._store.event_wait(asked.wait_id)
             if wait is None:
                 return None

@@ -16,12 +16,14 @@ from cryptography.fernet import Fernet
 from django.core.management import call_command
 from django.test import Client
 
-from durable import Break, Context, Continue, Handle, RollbackContext, get_run, operations, runtime, workflow
+import durable
+from durable import Break, Context, Continue, Handle, RollbackContext, event, get_run, operations, runtime, workflow
 from durable.context import AsyncContext
 from durable.core.places import Place
 from durable.crypto import FernetCodec
-from durable.errors import PayloadError
-from durable.models import Entry, QueueMessage, Run
+from durable.errors import EventConflictError, PayloadError
+from durable.models import Entry, Event, QueueMessage, Run
+from durable.operations import events
 from durable.runtime import Runtime
 from durable.store.memory import MemoryStore
 from tests.support.stores import in_force, passed
@@ -618,6 +620,109 @@ def test_a_swapped_output_of_a_map_stops_the_parent(at: Runtime) -> None:
     assert (CALLS, run.state) == ([], "failed")
     assert run.error is not None
     assert "belongs to another row or field" in run.error.message
+
+
+# -- events
+
+
+@workflow(name="tests.bound.paid")
+def paid(ctx: Context) -> Any:
+    body = ctx.event("paid", "tests.bound.paid", key="7", within="1 hour")
+    ctx.step("close", do, body)
+    return body
+
+
+@workflow(name="tests.bound.receipt", on=event("tests.bound.receipt"))
+def receipt(ctx: Context, body: Any) -> Any:
+    return ctx.step("print", do, body)
+
+
+def _swap_bodies(at: Runtime, first: str, second: str) -> None:
+    """Give the first event the body of the second one."""
+    if isinstance(at.store, MemoryStore):
+        events = {each.id: each for each in at.store._events.all()}
+        at.store._events._events[events[first].number] = replace(events[first], body=events[second].body)
+        return
+    Event.objects.filter(event_id=first).update(body=Event.objects.get(event_id=second).body)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_event_is_read_by_the_run_that_gets_it_and_by_its_copies(at: Runtime, when: str) -> None:
+    run = paid.using(id="paid").start()
+    if when == "after":
+        drive(at, run)
+    durable.publish("tests.bound.paid", {"secret": 1}, key="7", id="a")
+    drive(at, run)
+    assert run.output == {"secret": 1}
+    copies = [run.replay("close"), run.replay("paid")]
+    for each in copies:
+        drive(at, each)
+    assert [each.output for each in copies] == [{"secret": 1}] * 2
+    assert CALLS == [{"secret": 1}] * 3
+
+
+def test_a_replay_in_place_gets_a_bound_event_again(at: Runtime) -> None:
+    run = paid.using(id="paid").start()
+    drive(at, run)
+    durable.publish("tests.bound.paid", 1, key="7")
+    drive(at, run)
+    run.replay("paid", in_place=True)
+    drive(at, run)
+    assert (run.output, CALLS) == (1, [1, 1])
+
+
+def test_an_event_starts_a_run_whose_input_is_its_own(at: Runtime) -> None:
+    for _ in range(2):
+        published = durable.publish("tests.bound.receipt", {"a": 1, "b": 2}, key="7", id="a")
+    assert published == ("a", False), "the bodies have been compared"
+    with pytest.raises(EventConflictError, match="another body"):
+        durable.publish("tests.bound.receipt", {"a": 1}, key="7", id="a")
+    run = get_run("tests.bound.receipt:a")
+    drive(at, run)
+    assert run.output == {"a": 1, "b": 2}
+
+
+def test_a_swapped_body_of_an_event_is_given_to_nobody(at: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+    durable.publish("tests.bound.paid", 1, key="7", id="a")
+    durable.publish("tests.bound.paid", 2, key="8", id="b")
+    _swap_bodies(at, "a", "b")
+    run = paid.using(id="paid").start()
+    drive(at, run)
+    assert (CALLS, run.state) == ([], "failed")
+    assert run.error is not None
+    assert "belongs to another row or field than the event" in run.error.message
+    with pytest.raises(PayloadError, match="belongs to another row or field"):
+        durable.publish("tests.bound.paid", 1, key="7", id="a")
+
+
+def test_a_swapped_body_is_left_to_nobody_by_the_sweep(
+    at: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = paid.using(id="paid").start()
+    drive(at, run)
+    monkeypatch.setattr(events, "_deliver_safely", lambda *_: None)
+    durable.publish("tests.bound.paid", 1, key="7", id="a")
+    durable.publish("tests.bound.paid", 2, key="8", id="b")
+    _swap_bodies(at, "a", "b")
+    assert events.deliver_open(60.0) == 0
+    assert "cannot be given to the runs that wait" in caplog.text
+    assert run.state == "sleeping"
+
+
+@pytest.mark.parametrize(("first", "second"), [("off", "accept"), ("require", "off"), ("accept", "require")])
+def test_an_event_outlives_a_change_of_binding(
+    base: Runtime, monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    monkeypatch.setattr(events, "_deliver_safely", lambda *_: None)
+    for at in _using(base, codec(first)):
+        run = paid.using(id="paid").start()
+        drive(at, run)
+        durable.publish("tests.bound.paid", {"a": 1, "b": 2}, key="7", id="a")
+    for at in _using(base, codec(second)):
+        assert not durable.publish("tests.bound.paid", {"b": 2, "a": 1}, key="7", id="a").is_new
+        assert events.deliver_open(60.0) == 1
+        drive(at, run)
+        assert run.output == {"a": 1, "b": 2}
 
 
 # -- moving to it
