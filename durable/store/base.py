@@ -472,9 +472,10 @@ class Store(Protocol):
     ) -> tuple[int, frozenset[str]]:
         """Give an event to up to `most` waits that get it, or to this wait alone: delete them, and send the messages.
 
-        Return how many have got it, and the queues to notify. Locks the runs, the youngest first, before it looks again
+        A wait that has not got an earlier one that it gets, gets that one instead, so that none is passed over. Return
+        how many waits have got one, and the queues to notify. Locks the runs, the youngest first, before it looks again
         which waits are left. Of many, runs that another transaction has locked are left for the next call; for few it
-        waits a short time, and raises `RowsLocked`. Waits of ended runs are deleted. The event's row counts its
+        waits a short time, and raises `RowsLocked`. Waits of ended runs are deleted. An event's row counts its
         deliveries.
         """
 

@@ -8,6 +8,7 @@ omits `select_for_update` there.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -663,8 +664,10 @@ class DatabaseStore(RateStore, FamilyStore):
             taken = events.take(self.alias, event, most, wait_id)
             if not taken:
                 return 0, frozenset()
-            events.count(self.alias, event, len(taken))
-            _, queues = self.send([message_of(event, each) for each in taken])
+            given = [(event, each) for each in taken] if wait_id else events.given(self.alias, event, taken)
+            for number, each in Counter(first.number for first, _ in given).items():
+                events.count(self.alias, number, each)
+            _, queues = self.send([message_of(first, each) for first, each in given])
             return len(taken), queues
 
     def close_event(self, event: EventRecord) -> bool:

@@ -8,6 +8,7 @@ import time
 
 import psutil
 
+import durable
 from durable import Break, Context, Continue, workflow
 
 
@@ -77,3 +78,27 @@ def slow_bystander(ctx: Context, number: int) -> int:
     """Has a step that is not tried a second time."""
     doubled: int = ctx.step("double slowly", double_slowly, number, max_retries=0)
     return doubled
+
+
+@workflow(name="e2e.listen")
+def listen(ctx: Context, key: str, within: str | None, expected: int) -> list[int]:
+    """Wait for events until `expected` of them have come; their bodies in the order in which they came."""
+
+    def receive(c: Context, got: list[int]) -> Break | Continue:
+        seen = [*got, c.event("news", "e2e.news", key=key, within=within)]
+        return Break(seen) if len(seen) >= expected else Continue(seen)
+
+    received: list[int] = ctx.loop("receive", receive, state=[])
+    return received
+
+
+def publish(key: str, number: int, event_id: str) -> None:
+    """Publish a number, once."""
+    durable.publish("e2e.news", number, key=key, id=event_id)
+
+
+@workflow(name="e2e.tell")
+def tell(ctx: Context, key: str, count: int) -> None:
+    """Publish numbers, each in a step of its own."""
+    for number in range(count):
+        ctx.step(f"publish {number}", publish, key, number, f"{ctx.run_id}.{number}")

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 import durable
-from durable import AsyncContext, Context, event, get_run, workflow
+from durable import AsyncContext, Break, Context, Continue, event, get_run, workflow
 from durable.core.errors import OutsideStepError
 from durable.core.events import delivery
 from durable.errors import EventConflictError, OperationDeniedError, PayloadError
@@ -21,6 +22,7 @@ from durable.operations.audit import Actor, acting_as
 from durable.runtime import Runtime
 from durable.testing import Harness
 from durable.worker.timer import Sweep
+from tests.support.plans import read
 from tests.support.stores import in_force, settle
 
 pytestmark = pytest.mark.django_db
@@ -294,8 +296,40 @@ def test_the_sweep_forgets_old_events(at: Runtime, settings: Any) -> None:
     assert [each.key for each in EventKey.objects.all()] == ["8"]
 
 
-def test_a_plain_run_has_no_row_and_asks_for_none(at: Runtime, django_assert_num_queries: Any) -> None:
-    with django_assert_num_queries(1):
-        at.store.open_events(10)
-    assert not Event.objects.exists()
-    assert not EventWait.objects.exists()
+@pytest.mark.postgres
+def test_a_sweep_without_open_events_reads_no_event(at: Runtime) -> None:
+    """It asks once, of an index that has the open ones alone, however many events are kept."""
+    rows = [
+        Event(name="events.kept", key=str(each), event_id=str(each), body="1", published_at=at.now(), is_open=False)
+        for each in range(5_000)
+    ]
+    Event.objects.bulk_create(rows)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE durable_event")
+    with CaptureQueriesContext(connection) as queries:
+        assert events.deliver_open(60.0) == 0
+    assert len(queries) == 1
+    assert read(queries, "durable_event") == 0
+
+
+def test_an_order_of_deliveries_that_a_lock_has_turned_around(
+    committed: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first event is put off, as by a run that is locked. The second must not pass it: a loop would not see it."""
+
+    @workflow(name="events.watch")
+    def watch(ctx: Context) -> Any:
+        def turn(c: Context, got: list[int]) -> Break | Continue:
+            seen = [*got, c.event("next", "events.news", key="7", within="1 hour")]
+            return Break(seen) if len(seen) == 2 else Continue(seen)
+
+        return ctx.loop("watch", turn, state=[])
+
+    handle = watch.start()
+    settle()
+    with monkeypatch.context() as patch:
+        patch.setattr(events, "_deliver_safely", lambda *_: None)
+        durable.publish("events.news", 1, key="7")
+    durable.publish("events.news", 2, key="7")
+    settle()
+    assert handle.output == [1, 2]

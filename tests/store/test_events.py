@@ -155,6 +155,31 @@ def test_any_text_is_kept(store: Store, text: str) -> None:
     assert bodies(store) == [(QUEUE, text)]
 
 
+def test_no_event_passes_one_that_is_still_open(store: Store) -> None:
+    """As when the run was locked while the first was delivered: a loop would never see it, having seen a later one."""
+    first, second, third = put(
+        store, an_event("a"), an_event("b", published_at=at(10)), an_event("c", published_at=at(20))
+    )
+    waits = {
+        "all": a_wait("all", "all"),
+        "new": a_wait("new", "new", after=second.number),
+        "within": a_wait("within", "within", after=second.number, since=at(5)),
+        "seen": a_wait("seen", "seen", after=second.number, since=at(5), seen=second.number),
+    }
+    for run_id, each in waits.items():
+        wait(store, each, run_id=run_id)
+    assert deliver(store, third) == 4
+    got = {run_id: store.messages(run_id)[0].id.partition(":")[0] for run_id in waits}
+    assert got == {
+        "all": f"{first.number}",
+        "new": f"{third.number}",
+        "within": f"{second.number}",
+        "seen": f"{third.number}",
+    }
+    assert [each.delivered for each in store.open_events(10)] == [1, 1, 2]
+    assert all(store.close_event(each) for each in (first, second, third))
+
+
 def test_a_batch_has_a_limit_and_counts(store: Store) -> None:
     for number in range(7):
         wait(store, a_wait(f"w{number}", f"run-{number}"), run_id=f"run-{number}")

@@ -550,8 +550,11 @@ class MemoryStore(RateStore, FamilyStore):
         with self._lock:
             found = self._events.take(event, most, wait_id)
             taken = [each for each in found if self._runs[each.run_id].state not in ENDED]
-            self._events.count(event, len(taken))
-            _, queues = self.send([message_of(event, each) for each in taken])
+            known = [event] if wait_id else self._events.of(event.name, event.key)
+            given = [(next(first for first in known if wait_id or each.takes(first)), each) for each in taken]
+            for first, _ in given:
+                self._events.count(first)
+            _, queues = self.send([message_of(first, each) for first, each in given])
             return len(taken), queues
 
     def close_event(self, event: EventRecord) -> bool:

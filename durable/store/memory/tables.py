@@ -337,10 +337,10 @@ class MemoryEvents:
         found = self.waits_for(event) if wait_id is None else filter(None, [self.waits.get(wait_id)])
         return [self.waits.pop(each.id) for each in list(found)[:most]]
 
-    def count(self, event: EventRecord, delivered: int) -> None:
-        """Count deliveries of an event."""
+    def count(self, event: EventRecord) -> None:
+        """Count a delivery of an event."""
         if (found := self._events.get(event.number)) is not None:
-            self._events[event.number] = replace(found, delivered=found.delivered + delivered)
+            self._events[event.number] = replace(found, delivered=found.delivered + 1)
 
     def close(self, event: EventRecord) -> bool:
         """Note that all waits have got the event; return False if some have not."""

@@ -7,6 +7,7 @@ run change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -113,9 +114,30 @@ def take(alias: str, event: EventRecord, most: int, wait_id: str | None) -> list
     return [each for each in taken if states[each.run_id] not in _ENDED]
 
 
-def count(alias: str, event: EventRecord, delivered: int) -> None:
-    """Count deliveries of an event."""
-    Event.objects.using(alias).filter(pk=event.number).update(delivered=F("delivered") + delivered)
+def given(alias: str, event: EventRecord, waits: Sequence[AwaitedEvent]) -> list[tuple[EventRecord, AwaitedEvent]]:
+    """Return the event that each of these waits gets: the first that is due for it, this one or one before it.
+
+    One before it is left if its own delivery was put off, as by a run that was locked, or if a pass died before it
+    could look for what was published before its wait.
+    """
+    lowest = min(each.after if each.since is None else min(each.after, each.seen) for each in waits)
+    before = Event.objects.using(alias).filter(name=event.name, key=event.key, id__gt=lowest, id__lt=event.number)
+    if all(each.since is not None for each in waits):
+        before = before.filter(
+            Q(id__gt=min(each.after for each in waits))
+            | Q(published_at__gte=min(each.since for each in waits if each.since))
+        )
+    known = before.order_by("id").values_list("id", "published_at")
+    bare = [replace(event, number=number, published_at=at) for number, at in known]
+    first = {wait.id: next((each.number for each in bare if wait.takes(each)), event.number) for wait in waits}
+    others = Event.objects.using(alias).in_bulk(set(first.values()) - {event.number})
+    found = {event.number: event, **{number: row.record for number, row in others.items()}}
+    return [(found[first[wait.id]], wait) for wait in waits]
+
+
+def count(alias: str, number: int, delivered: int) -> None:
+    """Count deliveries of the event with this number."""
+    Event.objects.using(alias).filter(pk=number).update(delivered=F("delivered") + delivered)
 
 
 def close(alias: str, event: EventRecord) -> bool:
