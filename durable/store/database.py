@@ -24,6 +24,7 @@ from durable.core.limits.ranks import Ranking
 from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
 from durable.core.location import EVENT_QUEUES
 from durable.core.new_runs import LOADED, Subject, key_of
+from durable.core.people import ASK
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -211,7 +212,14 @@ class DatabaseStore(RateStore, FamilyStore):
                 if not wait and self.states([run_id]):
                     raise RowsLocked
                 raise RunNotFoundError(run_id)
-            change = decide(row_rules.copied(run), lambda: self.history(run_id))
+            history: list[EntryRecord] | None = None  # None for what `decide` has not read
+
+            def entries() -> list[EntryRecord]:
+                nonlocal history
+                history = self.history(run_id)
+                return history
+
+            change = decide(row_rules.copied(run), entries)
             after = row_rules.after_change(run, change)
             if run.parent_id is not None:
                 after = families.held_back(self._families, run, after, after.created_at)
@@ -224,7 +232,8 @@ class DatabaseStore(RateStore, FamilyStore):
                 Failure.held_no_more(self.alias, run_id)
             if row_rules.is_reopened(run, after):
                 keys.open_again(self.alias, run_id)
-                people.open_again(self.alias, run_id)
+                if history is None or any(ASK in each.data for each in history):
+                    people.open_again(self.alias, run_id)
                 self._renew_limits(run_id, after)
             if change.dropped_children:
                 assert after.wake_at is not None, "a change that drops children makes the run due"

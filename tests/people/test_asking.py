@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, User
+from django.db import connection
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 
-from durable import AsyncContext, Context
+from durable import AsyncContext, Context, CriticalError
 from durable.errors import (
     EntryNotFoundError,
     FormInvalidError,
@@ -723,3 +725,18 @@ def test_a_plain_run_asks_nothing(h: Harness, caplog: pytest.LogCaptureFixture) 
     h.settle()
     assert questions_of(run.id) == []
     assert run.state == "completed"
+
+
+@pytest.mark.django_db
+def test_a_recovery_of_a_run_that_asked_nobody_looks_for_no_questions() -> None:
+    def failing(ctx: Context) -> None:
+        raise CriticalError("for good")
+
+    with Harness(now=NOW, store="database", strict=False) as h:
+        run = h.start(failing)
+        h.settle()
+        assert h.peek(run).state == "failed"
+        with CaptureQueriesContext(connection) as queries:
+            run.recover()
+        assert h.peek(run).state != "failed"
+    assert [each["sql"] for each in queries if "durable_question" in each["sql"]] == []
