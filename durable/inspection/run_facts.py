@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from django.db.models import BigIntegerField, Exists, OuterRef, Q, Value
+from django.db.models import BigIntegerField, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models.lookups import IsNull
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.core.limits.ranks import UNTAGGED, Ranking
+from durable.core.new_runs import Subject
 from durable.core.records import ENDED, HoldKind, KeyRecord, RunState
 from durable.core.tags import HASHED, MAX_TAGS, check_tag_name, tag_text
 from durable.core.time_limits import RunLimits
@@ -351,8 +353,20 @@ def tag_with_value(value: str) -> tuple[str, str] | None:
 
 def has_tag(name: str, value: str) -> Q:
     """Return the condition for runs with the tag; it is looked up for each examined run."""
-    tags = RunTag.objects.filter(run=OuterRef("pk"), name=name, value__in=sought(name, value))
-    return Q(Exists(tags))
+    return _is_in(rows_with_tag(name, value))
+
+
+def rows_with_tag(name: str, value: str) -> QuerySet[RunTag]:
+    """Return the rows of the tag, one for each run that has it. Raises TypeError and ValueError for an invalid one."""
+    return RunTag.objects.using(read_alias()).filter(name=name, value__in=sought(name, value))
+
+
+def _is_in(rows: QuerySet[Any]) -> Q:
+    """Return the condition for runs with one of these rows of a side table.
+
+    A subquery for each examined run: PostgreSQL might read all rows for an EXISTS, and then sort the runs.
+    """
+    return Q(IsNull(Subquery(rows.filter(run=OuterRef("pk")).values("pk")[:1]), rhs=False))
 
 
 def tags_of(runs: Sequence[Run]) -> dict[str, list[Tag]]:
@@ -434,6 +448,9 @@ def _in_words(model: str, key: str) -> str:
 
 def is_about(text: str) -> Q:
     """Return the condition for runs about this, written as "shop.order:42"; it is looked up for each examined run."""
-    subject = read_subject(text)
-    rows = RunSubject.objects.filter(run=OuterRef("pk"), model=subject.model, object_pk=subject.key)
-    return Q(Exists(rows))
+    return _is_in(rows_about(read_subject(text)))
+
+
+def rows_about(subject: Subject) -> QuerySet[RunSubject]:
+    """Return the rows of what runs are about, one for each run about this."""
+    return RunSubject.objects.using(read_alias()).filter(model=subject.model, object_pk=subject.key)

@@ -31,7 +31,7 @@ from durable.inspection.reading import read_alias
 from durable.inspection.workers import queues_with_runs
 from durable.models import Child, Failure, Run
 from durable.models.rows import unpack
-from durable.models.run import TAG_KEY, RunQuerySet
+from durable.models.run import KEY_OF_ROW, TAG_KEY, RunQuerySet
 
 FEW: Final = 1_000  # the most runs that a list takes from a small index
 
@@ -185,6 +185,8 @@ class Plan:
     tags: tuple[tuple[str, str], ...] = ()
     #: what the runs are about, if they are found along its index
     about: Subject | None = None
+    #: the rows of that index, or of the only tag's, without the runs: they say where a window ends, and count
+    side_rows: QuerySet[Any] | None = None
 
     @property
     def is_of_side_table(self) -> bool:
@@ -241,12 +243,13 @@ class Lane:
         return FAILURE_KEY if self.plan.is_of_failures else self.order.key
 
     @property
-    def _key_of_index(self) -> tuple[str, ...]:
-        return self._key if self._failures is None else KEY_OF_FAILURE
-
-    @property
-    def _failures(self) -> QuerySet[Failure] | None:
-        return None if self._is_of_visible else self.plan.failures
+    def _rows_of_index(self) -> tuple[QuerySet[Any], tuple[str, ...]] | None:
+        """Return the rows of the plan's index without the runs, and their key, if a window covers all of them."""
+        if self._is_of_visible:
+            return None
+        if self.plan.failures is not None:
+            return self.plan.failures, KEY_OF_FAILURE
+        return None if self.plan.side_rows is None else (self.plan.side_rows, KEY_OF_ROW)
 
     @property
     def _is_of_visible(self) -> bool:
@@ -255,15 +258,19 @@ class Lane:
             return False
         return self.order is RunOrder.BY_ID or (not self.plan.is_narrow and has_own_index(self.within))
 
-    def _index(self) -> QuerySet[Any]:
-        if self._failures is None:
-            is_own = self.within is None or self._is_of_visible
-            return self._runs if is_own else self._along(Run.objects.using(read_alias()))
-        return self._along_failures(self._failures)
+    def _index(self) -> tuple[QuerySet[Any], tuple[str, ...]]:
+        """Return what a window covers, in order, and the columns of its key."""
+        if (rows := self._rows_of_index) is not None:
+            return self._in_order(*rows), rows[1]
+        is_own = self.within is None or self._is_of_visible
+        return self._runs if is_own else self._along(Run.objects.using(read_alias())), self._key
+
+    def _in_order(self, rows: QuerySet[Any], key: tuple[str, ...]) -> QuerySet[Any]:
+        found = rows.order_by(*self.order.sorted_by(key))
+        return found if self.after is None else found.filter(self.after.behind(key))
 
     def _along_failures(self, failures: QuerySet[Failure]) -> QuerySet[Failure]:
-        rows = failures.order_by(*self.order.sorted_by(KEY_OF_FAILURE))
-        return rows if self.after is None else rows.filter(self.after.behind(KEY_OF_FAILURE))
+        return self._in_order(failures, KEY_OF_FAILURE)
 
     @property
     def is_of_failures(self) -> bool:
@@ -289,14 +296,22 @@ class Lane:
     def matching(self, window: int | None = None) -> tuple[RunQuerySet, Cursor | None]:
         """Return the matching runs, and the key of the last run to examine for them; None if all are examined.
 
-        `window` is the number of runs to examine, by default `WINDOW`, or half of it if texts are compared.
+        `window` is the number of runs to examine, by default `WINDOW`, or half of it if texts are compared or the index
+        is one of a side table: then each run is looked up.
         """
-        usual = max(1, WINDOW // 2) if self.plan.compares_texts else WINDOW
+        usual = max(1, WINDOW // 2) if self.plan.compares_texts or self.plan.is_of_side_table else WINDOW
         # A page may have to skip any number of runs, except durable's own, of which there are few.
         is_sieve = self.plan.rest not in (Q(), NO_ALERT) or self.within is not None
         end = self._window_end(window or usual) if is_sieve and not self.plan.is_short else None
         runs = self._runs.filter(self.plan.rest)
         return (runs if end is None else runs.filter(end.up_to(self._key))), end
+
+    def countable(self) -> tuple[QuerySet[Any], Cursor | None]:
+        """Return `matching`, or as many rows of a side table if these alone tell how many runs match."""
+        is_told = self.plan.rest == Q() and self.within is None and not self.shown_text
+        if is_told and self.plan.side_rows is not None:
+            return self._in_order(self.plan.side_rows, KEY_OF_ROW), None
+        return self.matching()
 
     def read(self, limit: int) -> _Found:
         """Read up to `limit` runs and one more."""
@@ -317,10 +332,10 @@ class Lane:
         return self._ends[window]
 
     def _find_end(self, window: int) -> Cursor | None:
-        moment, *_ = key = self._key_of_index
+        rows, key = self._index()
         if self.within is not None and not self._is_of_visible:
-            return end_of_window(self._index(), self.within, self.order, window, moment)
-        last = self._index().values_list(*key)[window - 1 : window].first()  # what the index has, and no more
+            return end_of_window(rows, self.within, self.order, window, key[0])
+        last = rows.values_list(*key)[window - 1 : window].first()  # what the index has, and no more
         if last is None:
             return None
         return Cursor(None if self.order is RunOrder.BY_ID else last[0], last[-1], self.order)
@@ -363,12 +378,17 @@ def _merged(found: Sequence[_Found], ends: Sequence[Cursor], order: RunOrder, li
     return RunPage(runs=runs)
 
 
-def matching_of(lanes: Sequence[Lane]) -> tuple[Sequence[QuerySet[Any] | OfEach], Sequence[Cursor | None]]:
-    """Return the result of `Lane.matching` for each lane. Lanes of causes share one queryset, of their failures."""
+def matching_of(
+    lanes: Sequence[Lane], *, to_count: bool = False
+) -> tuple[Sequence[QuerySet[Any] | OfEach], Sequence[Cursor | None]]:
+    """Return the result of `Lane.matching` for each lane; with `to_count`, that of `Lane.countable`.
+
+    Lanes of causes share one queryset, of their failures.
+    """
     causes = [lane.plan.cause for lane in lanes if lane.is_of_failures and lane.plan.cause is not None]
     if causes and len(causes) == len(lanes):
         return [OfEach(lanes[0].of_any_cause(), causes)], [None] * len(lanes)
-    found = [lane.matching() for lane in lanes]
+    found = [lane.countable() if to_count else lane.matching() for lane in lanes]
     return [runs for runs, _ in found], [end for _, end in found]
 
 

@@ -1,9 +1,10 @@
 """Lists of runs: filters, the search box, orders, and pages by key.
 
 No list reads more of the table as the table grows. A filter with an index follows that index; any other filter applies
-to a window of `WINDOW` runs along an index, or of half as many if errors are searched. The same goes for `within`,
-unless it begins with an indexed column (`durable.inspection.pagination`). If the window did not fill a page, the page
-says so, and its cursor continues after the window: no run is left out, but one more click is needed.
+to a window of `WINDOW` runs along an index, or of half as many if errors are searched, or if tags or what runs are
+about lead to the runs. The same goes for `within`, unless it begins with an indexed column
+(`durable.inspection.pagination`). If the window did not fill a page, the page says so, and its cursor continues after
+the window: no run is left out, but one more click is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ from durable.inspection.family import has_children
 from durable.inspection.pagination import Cursor, RunOrder
 from durable.inspection.payloads import contains
 from durable.inspection.reading import read_alias
-from durable.inspection.run_facts import checked_tags, has_tag, is_about, split_tags, tag_with_value
+from durable.inspection.run_facts import (
+    checked_tags,
+    has_tag,
+    is_about,
+    rows_about,
+    rows_with_tag,
+    split_tags,
+    tag_with_value,
+)
 from durable.inspection.run_lanes import Lane, Plan, RunPage, matching_of, merged, merged_and_counted
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
@@ -210,7 +219,7 @@ def _lanes_of(wanted: RunCriteria, order: RunOrder, cursor: str | None, within: 
 
 
 def _count(lanes: Sequence[Lane]) -> Count:
-    matching, ends = matching_of(lanes)
+    matching, ends = matching_of(lanes, to_count=True)
     counts = count_capped(matching, FOUND)
     number = sum(each.number for each in counts)
     is_capped = any(each.is_capped for each in counts) or any(end is not None for end in ends)
@@ -338,10 +347,13 @@ def _tagged(wanted: RunCriteria) -> Plan:
     are looked up for each run, and so are the tags of runs about something.
     """
     times = _is(tag_created_at__gte=wanted.created_from, tag_created_at__lt=wanted.created_until)
-    wanted = replace(wanted, created_from=None, created_until=None)
+    of_rows, wanted = _created(wanted), replace(wanted, created_from=None, created_until=None)
     if wanted.about:
-        return Plan(times, _of_all(replace(wanted, about="")), about=read_subject(wanted.about), is_narrow=True)
-    return Plan(times, _of_all(replace(wanted, tags=())), tags=wanted.tags, is_narrow=True)
+        about = read_subject(wanted.about)
+        rows = rows_about(about).filter(of_rows)
+        return Plan(times, _of_all(replace(wanted, about="")), about=about, side_rows=rows, is_narrow=True)
+    tagged = rows_with_tag(*wanted.tags[0]).filter(of_rows) if len(wanted.tags) == 1 else None
+    return Plan(times, _of_all(replace(wanted, tags=())), tags=wanted.tags, side_rows=tagged, is_narrow=True)
 
 
 def _waking(wanted: RunCriteria) -> list[Plan]:

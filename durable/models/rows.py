@@ -23,6 +23,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Func, IntegerField, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
+from django.db.models.lookups import In
+from django.db.models.sql.compiler import SQLCompiler
 
 from durable.core.clock import EARLIEST, LATEST
 from durable.core.errors import ErrorInfo
@@ -51,6 +53,8 @@ class Row(models.Model):
             using = using or self._state.db
         super().refresh_from_db(using, fields, from_queryset)
 
+
+_FEW: Final = 1_000  # names that `Among` looks up one by one
 
 _Set = TypeVar("_Set", contravariant=True)
 _Get = TypeVar("_Get", covariant=True)
@@ -225,6 +229,26 @@ class NameField(_CharField[_Set, _Get]):
 
     def from_db_value(self, value: str | None, *_: Any) -> str | None:
         return None if value is None else unpack(value)
+
+
+@NameField.register_lookup
+class Among(In):
+    """`name__among=[...]`: what `name__in` finds, planned for names that few rows have each.
+
+    For a list of literals PostgreSQL adds up what its sample of the column makes of each, which is far too much where
+    one name is common and all others are rare: it then reads a table of millions of runs for some hundred of them. Of
+    more than `_FEW` names that may be right.
+    """
+
+    lookup_name = "among"
+
+    def as_postgresql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+        """Return the comparison with an array that the planner does not look into."""
+        if len(self.rhs) > _FEW:
+            sql, given = self.as_sql(compiler, connection)
+            return sql, list(given)
+        lhs, params = self.process_lhs(compiler, connection)
+        return f"{lhs} = ANY(ARRAY(SELECT unnest(%s::text[])))", [*params, list(self.rhs)]
 
 
 class QueueField(NameField[_Set, _Get]):

@@ -38,7 +38,8 @@ from durable.tag_hashes import sought
 
 #: The columns of `tagged` runs, and of runs `about` something, that copy their key by creation; the index has them.
 TAG_KEY: Final = ("tag_created_at", "tag_run_id")
-_KEY_OF_ROW: Final = ("created_at", "run_id")
+#: The same in rows of tags and of subjects.
+KEY_OF_ROW: Final = ("created_at", "run_id")
 
 _ENDED = sorted(ENDED)
 
@@ -79,7 +80,7 @@ def _name_of_join(name: str, stored: Sequence[str]) -> str:
 
 def _among(keys: Mapping[str, Sequence[str]], prefix: str = "") -> Q:
     """Return the condition for rows of subjects that are one of these instances: keys by the labels of models."""
-    parts = [Q(**{f"{prefix}model": model, f"{prefix}object_pk__in": of_model}) for model, of_model in keys.items()]
+    parts = [Q(**{f"{prefix}model": model, f"{prefix}object_pk__among": each}) for model, each in keys.items()]
     return reduce(or_, parts)
 
 
@@ -177,7 +178,7 @@ class RunQuerySet(models.QuerySet["Run"]):
 
     def _along(self, relation: str, is_it: Q, join: str) -> Self:
         """Return the runs that have such a row in a side table, with the key of its index as an alias."""
-        key = {column: F(f"{join}__{of_row}") for column, of_row in zip(TAG_KEY, _KEY_OF_ROW, strict=True)}
+        key = {column: F(f"{join}__{of_row}") for column, of_row in zip(TAG_KEY, KEY_OF_ROW, strict=True)}
         with_row = self.alias(**{join: FilteredRelation(relation, condition=is_it)})
         return with_row.filter(**{f"{join}__isnull": False}).alias(**key)
 

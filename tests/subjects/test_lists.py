@@ -18,13 +18,14 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from durable import Context, workflow
+from durable.inspection import run_lanes
 from durable.inspection.pagination import RunOrder
 from durable.inspection.run_facts import about_of, tags_and_about_of, tags_of
 from durable.inspection.runs import RunCriteria, list_and_count, list_runs
-from durable.models import Run, RunSubject
+from durable.models import Run, RunSubject, RunTag
 from durable.runtime import Runtime
 from durable.shortcuts import runs_of
-from tests.support.plans import most_read, scans, sorts
+from tests.support.plans import most_read, read, scans, sorts
 from tests.support.stores import passed
 
 Orders = Callable[[int], list[Any]]
@@ -196,8 +197,12 @@ def many_runs(db: None) -> None:
         ],
         batch_size=2_000,
     )
+    RunTag.objects.bulk_create(
+        [RunTag(run=run, name="tenant", value="acme", start_value="acme", created_at=run.created_at) for run in runs],
+        batch_size=2_000,
+    )
     with connection.cursor() as cursor:
-        cursor.execute("ANALYZE durable_run, durable_runsubject")
+        cursor.execute("ANALYZE durable_run, durable_runsubject, durable_runtag")
 
 
 @pytest.mark.slow
@@ -219,3 +224,47 @@ def test_a_page_of_runs_about_something_reads_what_it_shows(many_runs: None) -> 
         assert most_read(queries)[0] <= most, (number, most_read(queries))
         if number < 4:
             assert sorts(queries, TABLES) == [], number
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_a_list_with_its_count_looks_up_few_runs(many_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many there are is told by the subject's index. A second condition is asked of half a window of runs."""
+    monkeypatch.setattr(run_lanes, "WINDOW", 500)
+    half = 250
+    lists: list[tuple[dict[str, Any], int, int]] = [  # the runs that it looks up at most, and the tags
+        ({}, 60, 0),
+        ({"created_from": NOW, "created_until": NOW + timedelta(days=1)}, 60, 0),
+        ({"states": frozenset({"failed"})}, half, 0),
+        ({"workflow": "w"}, half + 60, 0),
+        ({"tags": (("tenant", "acme"),)}, half + 60, half + 60),
+        ({"tags": (("tenant", "nobody"),)}, half, half),
+    ]
+    for wanted, most_runs, most_tags in lists:
+        with CaptureQueriesContext(connection) as queries:
+            list_and_count(RunCriteria(about="auth.group:1", **wanted))
+        assert scans(queries, {*TABLES, "durable_runtag"}) + sorts(queries, TABLES) == [], wanted
+        assert read(queries, "durable_run") <= most_runs, wanted
+        assert read(queries, "durable_runtag") <= most_tags, wanted
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_the_runs_about_a_hundred_objects_are_looked_up(many_runs: None) -> None:
+    """Although half of the sample from which PostgreSQL guesses is about one object, which is none of them."""
+    with CaptureQueriesContext(connection) as queries:
+        found = list(Run.objects.about([Group(pk=2 * number) for number in range(100, 200)]))
+    assert len(found) == 200
+    assert scans(queries, TABLES) == []
+    assert read(queries, "durable_run") <= 200
+
+
+def test_runs_about_more_objects_than_are_looked_up(
+    at: Runtime, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durable.models.rows._FEW", 2)
+    several = orders(3)
+    for number, each in enumerate(several):
+        one.using(id=f"r{number}", about=each).start()
+    for most in (2, 3):
+        assert [run.id for run in Run.objects.about(several[:most])] == ["r2", "r1", "r0"][-most:]
