@@ -44,7 +44,7 @@ class Card:
 
 
 def cards_of(admin: AdminPages, run: Run) -> list[Card]:
-    """Return the cards of a run's values, for users who may see payloads; two statements at most."""
+    """Return the cards of a run's values, for users who may see payloads; three statements at most."""
     return [_card(each, f"{admin.url('step', run.id)}{location_query(each.location)}") for each in values_of(run)]
 
 

@@ -10,15 +10,17 @@ own clauses.
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from django.db import models
-from django.db.models import BooleanField, F, Func, Q, Subquery
+from django.db.models import BooleanField, F, Func, Max, Min, Q, Subquery, Value
+from django.db.models.functions import Concat, Left, Reverse, StrIndex, Substr
 from django.db.models.sql.datastructures import Join
 
 from durable.core.errors import ErrorInfo
+from durable.core.location import escape
 from durable.core.records import EntryKind, EntryStatus, Status, whole
-from durable.models.rows import ErrorField, JSONTextField, MomentField, NameField, Row, SafeTextField, choices
+from durable.models.rows import ErrorField, JSONTextField, MomentField, NameField, Row, SafeTextField, choices, pack
 from durable.models.run import Run
 
 _Rows = TypeVar("_Rows", bound="models.QuerySet[Any]")
@@ -91,6 +93,15 @@ class KeyIn(Func):
         return self.as_sql(compiler, connection, template="%(expressions)s)", arg_joiner=" = ANY(ARRAY", **context)
 
 
+#: The name of a published value, backwards: what is behind the last "/" of its location and before "~v", see
+#: `value_name`. Backwards, because every database finds the first of something.
+_BACKWARDS: Final = Reverse(F("location"), output_field=models.TextField())
+_VERSION: Final = Value("v~", output_field=models.TextField())
+_NAME_BACKWARDS: Final = Substr(
+    Left(_BACKWARDS, StrIndex(Concat(_BACKWARDS, Value("/")), Value("/")) - 1), StrIndex(_BACKWARDS, _VERSION) + 2
+)
+
+
 class EntryQuerySet(models.QuerySet["Entry"]):
     """Entries."""
 
@@ -101,6 +112,20 @@ class EntryQuerySet(models.QuerySet["Entry"]):
     def with_metadata(self) -> Self:
         """Return these entries, for a query that reads their metadata too. Filter before or after it."""
         return join_by_lookup(self.filter(metadata__isnull=False), EntryMetadata)
+
+    def published(self, run_id: str, name: str = "") -> Self:
+        """Return the run's published values, or those of a name, in the order in which they were published."""
+        found = self.filter(run=run_id, kind=EntryKind.PUBLISH.value).order_by("ordinal")
+        return found.alias(backwards=_NAME_BACKWARDS).filter(backwards=pack(escape(name))[::-1]) if name else found
+
+    def newest_published(self, run_id: str) -> list[int]:
+        """Return the ordinal of the newest published value of each name, in the order of their first; one query.
+
+        The database reads the rows of all values, and returns one for each name.
+        """
+        found = self.published(run_id).order_by().values(backwards=_NAME_BACKWARDS)
+        newest = found.annotate(first=Min("ordinal"), newest=Max("ordinal")).order_by("first")
+        return list(newest.values_list("newest", flat=True))
 
     def few_of(self, run_id: str, condition: Q) -> Self:
         """Return the entries of a run whose metadata meets a condition that few meet. The condition names columns

@@ -12,13 +12,14 @@ from durable import runtime
 from durable.conf import conf
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunCancelledError, RunFailedError, RunNotFoundError
-from durable.core.location import awaited_queues, value_name
+from durable.core.location import MAX_NAME, awaited_queues, value_name
 from durable.core.mistakes import has_stopped
 from durable.core.outcomes import HeldStep, held_steps
 from durable.core.places import Place, with_values
 from durable.core.records import ENDED, LINK_INTERNAL, EntryKind, EntryRecord, EntryStatus, RunRecord, RunState, Status
 from durable.core.summary import is_held
 from durable.operations.common import Waiting, await_for, describe_state, run_sync, wait_for, waiting
+from durable.runtime import Runtime
 
 if TYPE_CHECKING:
     from durable.models import Run
@@ -351,14 +352,13 @@ def _with_left(run: RunRecord, left: int) -> str:
 def values(run_id: str) -> dict[str, Any]:
     """Return the newest published value of each name, in the order of the names' first values.
 
-    One query; raises RunNotFoundError.
+    Two queries; raises RunNotFoundError.
     """
     at = runtime.current()
     entries = at.store.published(_checked(run_id))
     if not entries:
         record(run_id)
-    newest = {value_name(each.location): each for each in entries}
-    return {name: at.decode(each.output, Place(run_id, "output", each.location)) for name, each in newest.items()}
+    return {value_name(each.location): _decoded(at, run_id, each) for each in entries}
 
 
 def view(run_id: str, name: str, wait: Duration | None) -> Any:
@@ -381,11 +381,14 @@ async def aview(run_id: str, name: str, wait: Duration | None) -> Any:
 def _view(run_id: str, name: str) -> list[Any]:
     """Return the newest value of this name, in a list; [] if there is none."""
     at = runtime.current()
-    entries = [each for each in at.store.published(_checked(run_id)) if value_name(each.location) == name]
+    entries = at.store.published(_checked(run_id), name) if 0 < len(name) <= MAX_NAME else []
     if not entries:
         record(run_id)
-        return []
-    return [at.decode(entries[-1].output, Place(run_id, "output", entries[-1].location))]
+    return [_decoded(at, run_id, each) for each in entries]
+
+
+def _decoded(at: Runtime, run_id: str, entry: EntryRecord) -> Any:
+    return at.decode(entry.output, Place(run_id, "output", entry.location))
 
 
 def _waiting_for_value(run_id: str, name: str, wait: Duration) -> Waiting[list[Any]]:

@@ -252,8 +252,11 @@ class Store(Protocol):
     def history(self, run_id: str) -> list[EntryRecord]:
         """Return the run's entries by ordinal; one query."""
 
-    def published(self, run_id: str) -> list[EntryRecord]:
-        """Return the run's entries of published values, in order; one query."""
+    def published(self, run_id: str, name: str = "") -> list[EntryRecord]:
+        """Return the entry of the newest published value of each name, in the order of their first, or of this name.
+
+        Two queries; one for a name, and where there are none.
+        """
         ...
 
     def held_steps(self, run_id: str) -> list[EntryRecord]:

@@ -762,9 +762,14 @@ class DatabaseStore(RateStore, FamilyStore):
     def history(self, run_id: str) -> list[EntryRecord]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
 
-    def published(self, run_id: str) -> list[EntryRecord]:
-        entries = Entry.objects.using(self.alias).filter(run_id=run_id, kind=EntryKind.PUBLISH.value).with_metadata()
-        return [EntryRecord(*row) for row in entries.order_by("ordinal").values_list(*ENTRY_LOOKUPS)]
+    def published(self, run_id: str, name: str = "") -> list[EntryRecord]:
+        entries = Entry.objects.using(self.alias)
+        found = entries.published(run_id, name).with_metadata()
+        if name:
+            return [EntryRecord(*row) for row in found.order_by("-ordinal").values_list(*ENTRY_LOOKUPS)[:1]]
+        places = {ordinal: place for place, ordinal in enumerate(entries.newest_published(run_id))}
+        rows = found.filter(ordinal__in=list(places)).values_list(*ENTRY_LOOKUPS) if places else []
+        return sorted((EntryRecord(*row) for row in rows), key=lambda entry: places[entry.ordinal])
 
     def held_steps(self, run_id: str) -> list[EntryRecord]:
         entries = Entry.objects.using(self.alias).few_of(run_id, Q(status=EntryStatus.HELD.value)).with_metadata()

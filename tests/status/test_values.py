@@ -8,22 +8,28 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from durable import Break, Context, Continue, Handle, Markdown, workflow
 from durable.admin import values as cards
 from durable.core.errors import HistoryDivergedError, PayloadError
 from durable.core.location import display_location, value_name, value_segment
-from durable.models import Entry, Run
+from durable.inspection.shown import values_of
+from durable.models import Entry, EntryMetadata, Run
 from durable.testing import Harness
 from tests.core.flavours import Flavour
 from tests.faults.passing import pass_once
+from tests.support.plans import read
+from tests.support.stores import in_force, passed
 
 BOTH = pytest.mark.parametrize("flavour", [Flavour("sync"), Flavour("async")], ids=repr)
 TABLE = [{"item": "tea", "price": 12}, {"item": "<b>cup</b>", "sold": True}]
@@ -222,6 +228,20 @@ def counting(ctx: Context, most: int) -> None:
         ctx.publish(f"number {number}", number)
 
 
+@workflow(name="tests.values.busy")
+def busy(ctx: Context, turns: int) -> None:
+    def turn(scope: Context, number: int) -> Break | Continue:
+        scope.publish("price", number)
+        scope.publish("a/b ~v%", number)
+        return Break(number) if number == turns else Continue(number + 1)
+
+    ctx.publish("first", "only once")
+    for number in range(12):
+        ctx.publish("step", number)
+    ctx.loop("turns", turn, state=0)
+    ctx.publish("größe \x00", "last")
+
+
 @workflow(name="tests.values.nothing")
 def nothing(ctx: Context) -> None:
     ctx.queue.next("go on")
@@ -324,3 +344,48 @@ class TestPages:
         printed = [json.loads(each) for each in out.getvalue().splitlines()]
         assert [each["value"] for each in printed] == [each["value"] for each in answered]
         assert Entry.objects.filter(run=Run.objects.get(pk="a"), kind="publish").count() == 6
+
+
+class TestManyValues:
+    """The database finds the newest of each name: readers do not get all values of a run to choose from."""
+
+    def test_each_reader_gets_the_newest_of_each_name(self, db: None, django_assert_num_queries: Any) -> None:
+        with in_force() as at:
+            run, other = busy.start(20), nothing.start()
+            for each in (run, other):
+                passed(at, each.id)
+            newest = {"first": "only once", "step": 11, "price": 20, "a/b ~v%": 20, "größe \x00": "last"}
+            with django_assert_num_queries(2):
+                assert list(run.values().items()) == list(newest.items())
+            for name, value in newest.items():
+                with django_assert_num_queries(1):
+                    assert run.view(name) == value
+            for name in ("none", "pric", "0", "", "x" * 200, "a", "b ~v%"):
+                assert run.view(name) is None
+            assert other.values() == {}
+            assert at.store.published(run.id) == [at.store.published(run.id, name)[0] for name in newest]
+            shown = values_of(Run.objects.get(pk=run.id))
+            assert [(each.name, each.value) for each in shown][:4] == list(newest.items())[:4]
+            with django_assert_num_queries(1):
+                assert values_of(Run(id=other.id)) == []
+
+    @pytest.mark.postgres
+    def test_ten_thousand_values_of_a_name(self, db: None) -> None:
+        with in_force() as at:
+            run = busy.start(1)
+            passed(at, run.id)
+            rows = [
+                Entry(run_id=run.id, location=f"price~v{number}", kind="publish", ordinal=number, output="1", data={})
+                for number in range(1_000, 11_000)
+            ]
+            Entry.objects.bulk_create(rows, batch_size=2_000)
+            EntryMetadata.objects.bulk_create(
+                [EntryMetadata(entry=each, status="completed", created_at=at.now()) for each in rows], batch_size=2_000
+            )
+            for look in (run.values, partial(run.view, "price"), partial(values_of, Run.objects.get(pk=run.id))):
+                with CaptureQueriesContext(connection) as queries:
+                    assert look()
+                assert read(queries, "durable_entrymetadata") <= 5
+            with CaptureQueriesContext(connection) as queries:
+                assert run.view("price") == 1
+            assert read(queries, "durable_entry") == 1, "the newest value of all has the name"

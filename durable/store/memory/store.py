@@ -21,7 +21,7 @@ from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.slot_records import Admission, SlotKind, SlotRow, SlotWant
 from durable.core.links import is_of_link
-from durable.core.location import escape
+from durable.core.location import escape, value_name
 from durable.core.new_runs import LOADED, NewRun, Subject, key_of
 from durable.core.people import STARTER
 from durable.core.records import (
@@ -301,8 +301,10 @@ class MemoryStore(RateStore, FamilyStore):
     def history(self, run_id: str) -> list[EntryRecord]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
 
-    def published(self, run_id: str) -> list[EntryRecord]:
-        return [each for each in self.history(run_id) if each.kind == EntryKind.PUBLISH]
+    def published(self, run_id: str, name: str = "") -> list[EntryRecord]:
+        values = (each for each in self.history(run_id) if each.kind == EntryKind.PUBLISH)
+        newest = {value_name(each.location): each for each in values}
+        return [each for of, each in newest.items() if name in ("", of)]
 
     def held_steps(self, run_id: str) -> list[EntryRecord]:
         return [each for each in self.history(run_id) if each.status == EntryStatus.HELD]
