@@ -28,6 +28,7 @@ from durable.api.changes import Follower, News
 from durable.api.idempotent import as_json
 from durable.core.errors import RunNotFoundError
 from durable.core.records import EntryKind
+from durable.inspection.links import note_links
 from durable.listings.access import may, seen_of
 from durable.listings.history import Entry, seen_history
 from durable.listings.problems import ProblemError
@@ -88,6 +89,7 @@ class EventBuilder:
             yield StreamEvent(event="removed", data={"locations": list(news.removed)})
         seen = replace(seen_of(self.request), payloads=self._may_see_payloads)
         history = seen_history(seen, run)
+        note_links(run, news.entries)
         for entry in news.entries:
             yield StreamEvent(event="entry", data=data_of(Entry, entry, history))
         if news.has_changed or any(each.kind == EntryKind.TAG for each in news.entries):  # a run shows its tags

@@ -27,7 +27,7 @@ from durable.core.steps import SUMMARY, UNCOUNTED
 from durable.core.tags import PRUNED
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.humanize import moment, span, thousands
-from durable.inspection.links import links_of
+from durable.inspection.links import link_of
 from durable.inspection.payloads import PAGE_BYTES, TooLarge, payload, read_within, redacted, redacted_traceback
 from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import shown_tags, tags_note
@@ -63,7 +63,7 @@ def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
         facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
     if SUMMARY in facts and entry.kind == EntryKind.STEP:
         facts[SUMMARY] = summary_of(run.workflow, data)
-    if entry.kind == EntryKind.LINK and (link := links_of(run, [data["id"]]).get(data["id"])) is not None:
+    if (link := link_of(run, entry)) is not None:
         facts |= link.facts
     if entry.kind == EntryKind.TAG:
         facts |= {part: shown_tags(run.workflow, data.get(part, {})) for part in ("tags", "before")}
@@ -278,7 +278,7 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
         yield _("rollback handler"), str(rollback.get("handler"))
     if entry.kind == EntryKind.TAG:
         yield _("tags"), tags_note(run.workflow, data)
-    if entry.kind == EntryKind.LINK and (link := links_of(run, [data["id"]]).get(data["id"])) is not None:
+    if (link := link_of(run, entry)) is not None:
         yield _("link"), link.note
         if link.opened > 1:
             yield _("times opened"), f"{link.opened:,}"

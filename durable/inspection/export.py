@@ -22,6 +22,7 @@ from durable.core.summary import Summary
 from durable.inspection.actions import detail_without_runs
 from durable.inspection.entry_detail import entry_facts, field_of
 from durable.inspection.family import count_children, family_data
+from durable.inspection.links import note_links
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.reading import read_alias, reading
 from durable.inspection.run_facts import about_of, carried_of, key_data, limits_data, rank_data, tags_data, tags_of
@@ -103,6 +104,7 @@ class _Part:
     payloads: tuple[str, ...]  # the large columns, not read without payloads
     as_data: Callable[[Run, Any, bool], dict[str, Any]]
     hide: Callable[[Any], None] | None = None  # removes from a row what a reader of only some runs may not see
+    note: Callable[[Run, list[Any]], None] | None = None  # reads what rows of a batch need beside
 
     def read(self, run: Run, with_payloads: bool, within: RunQuerySet | None = None) -> Iterator[dict[str, Any]]:
         """Yield up to MOST rows and one more, read in batches; each batch is a transaction of its own."""
@@ -115,6 +117,8 @@ class _Part:
             with reading():
                 rows = found.filter(pk__in=keys)
                 read = list(rows if with_payloads else rows.defer(*self.payloads))
+                if self.note is not None:
+                    self.note(run, read)
             read.reverse()
             while read:
                 row = read.pop()
@@ -279,6 +283,7 @@ _PARTS: Final = (
         large=("output", "arguments", "data", "metadata__error", "metadata__rollback_error"),
         payloads=("output", "arguments"),
         as_data=_entry,
+        note=note_links,
     ),
     _Part(name="attempts", found=_of(Attempt, "id"), large=("error",), payloads=(), as_data=_attempt),
     _Part(name="saves", found=_of(StepSave, "location"), large=("details",), payloads=("details",), as_data=_save),

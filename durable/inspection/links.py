@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -11,11 +11,12 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from durable.core.entry_shapes import readable
 from durable.core.links import LinkState, state_of
-from durable.core.records import LinkRecord
+from durable.core.records import EntryKind, LinkRecord
 from durable.inspection.humanize import moment
 from durable.inspection.reading import read_alias
-from durable.models import Link, Run
+from durable.models import Entry, Link, Run
 from durable.store.tables.rows import LINK
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class ShownLink:
         }
 
 
+_NOTED: Final = "noted_link"  # the attribute of an entry whose link has been read
+
 _STATES: Final[Mapping[LinkState, StrPromise]] = {
     LinkState.OPEN: gettext_lazy("open until the run ends"),
     LinkState.USED: gettext_lazy("answered"),
@@ -69,13 +72,35 @@ _STATES: Final[Mapping[LinkState, StrPromise]] = {
 }
 
 
-def links_of(run: Run, ids: Iterable[str]) -> dict[str, ShownLink]:
-    """Return these links of the run, whose entries are in its history, by id; one query."""
+def _links_of(run: Run, ids: Iterable[str]) -> dict[str, ShownLink]:
     rows = Link.objects.using(read_alias()).filter(run=run, link_id__in=list(ids)).order_by("opened_at", "pk")
     found: dict[str, list[LinkRecord]] = {}
     for row in rows.values(*LINK.names):
         found.setdefault(row["link_id"], []).append(LinkRecord(**row))
     return {link_id: _shown(run, records) for link_id, records in found.items()}
+
+
+def note_links(run: Run, entries: Collection[Entry]) -> None:
+    """Read the links among these entries of the run for `link_of`; one query, none without a link."""
+    ids = {entry.pk: _id_of(entry) for entry in entries if entry.kind == EntryKind.LINK}
+    links = _links_of(run, ids.values()) if ids else {}
+    for entry in entries:
+        if entry.pk in ids:
+            vars(entry)[_NOTED] = links.get(ids[entry.pk])
+
+
+def link_of(run: Run, entry: Entry) -> ShownLink | None:
+    """Return the link of an entry, None if it is none; one query, unless `note_links` has read it."""
+    if entry.kind != EntryKind.LINK:
+        return None
+    if _NOTED not in vars(entry):
+        note_links(run, [entry])
+    link: ShownLink | None = vars(entry)[_NOTED]
+    return link
+
+
+def _id_of(entry: Entry) -> str:
+    return str(readable(entry.kind, entry.data).get("id", ""))
 
 
 def _shown(run: Run, records: list[LinkRecord]) -> ShownLink:

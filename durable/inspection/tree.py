@@ -32,7 +32,7 @@ from durable.inspection.entry_detail import failed_note, given_note, loop_note, 
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.held import held_of
 from durable.inspection.history_counts import remembered
-from durable.inspection.links import links_of
+from durable.inspection.links import link_of, note_links
 from durable.inspection.places import GRAVITY, HAS_FAILED, HAS_FAILED_TO_UNDO, scope_kind, title_of
 from durable.inspection.progress import entries_counted, has_more_entries, newest_open
 from durable.inspection.reading import read_alias
@@ -411,8 +411,7 @@ def _fill(run: Run, page: Sequence[TreeNode]) -> None:
     data_of |= long_data(read_alias(), run.id, [(each.pk, each.weight) for each in shown if each.pk not in data_of])
     for entry in shown:
         entry.data = data_of.get(entry.pk, {})
-    ids = [each.data.get("id", "") for each in shown if each.kind == EntryKind.LINK]
-    links = links_of(run, ids) if ids else {}
+    note_links(run, shown)
     for entry in shown:
         node = by_id[entry.pk]
         node.entry = entry
@@ -434,7 +433,7 @@ def _fill(run: Run, page: Sequence[TreeNode]) -> None:
             node.note = map_note(entry.data)
         elif entry.kind == EntryKind.TAG:
             node.note = tags_note(run.workflow, entry.data)
-        elif entry.kind == EntryKind.LINK and (link := links.get(entry.data["id"])) is not None:
+        elif (link := link_of(run, entry)) is not None:
             node.note = link.note
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))

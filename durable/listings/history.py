@@ -12,6 +12,7 @@ from durable.core.outcomes import HELD, HeldReason
 from durable.core.places import RecordedValue, of_message, values_of
 from durable.core.records import EntryKind, EntryStatus, MessageState
 from durable.inspection.entry_detail import entry_facts, field_of, whole_data
+from durable.inspection.links import note_links
 from durable.inspection.pagination import cursor_of, key_of
 from durable.inspection.payloads import payload
 from durable.inspection.reading import read_alias
@@ -140,8 +141,10 @@ def _entries(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None, 
     ordinals = {key: ordinal for ordinal, key in page}
     more = len(page) > len(chosen)
     shown = entries.filter(pk__in=chosen).select_related("metadata").order_by("ordinal")
+    results = list(shown if payloads else shown.defer(*_PAYLOADS))
+    note_links(run, results)
     return Page(
-        results=list(shown if payloads else shown.defer(*_PAYLOADS)),
+        results=results,
         next_cursor=cursor_of(ordinals[chosen[-1]]) if more and chosen else None,
         seen=seen_history(seen, run, with_payloads=payloads),
     )

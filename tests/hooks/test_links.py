@@ -18,6 +18,7 @@ from django.core.cache import cache
 from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.test import AsyncClient, Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 from django.utils.formats import date_format
 
@@ -25,6 +26,7 @@ from durable import Context, workflow
 from durable.conf import conf
 from durable.core.errors import TOKEN
 from durable.hooks.signatures import github, stripe
+from durable.inspection.export import exported
 from durable.models import Link, QueueMessage, Run
 from durable.testing import Harness
 from tests.support.at_once import at_once, patiently
@@ -532,3 +534,27 @@ def test_json_for_programs_and_pages_for_people(h: Harness) -> None:
     page = Client().post(path, b"7", content_type=JSON, headers={"Accept": "text/html,*/*"})
     assert page.status_code == 410
     assert b"<h1>" in page.content
+
+
+@workflow(name="tests.hooks.several")
+def several(ctx: Context, number: int) -> None:
+    for place in range(number):
+        ctx.link(f"link {place}")
+    ctx.queue.next("go on")
+
+
+def test_histories_read_all_links_of_a_page_at_once(h: Harness, admin_client: Client) -> None:
+    """However many links a run has: its history over REST, its export, its page."""
+    counts = []
+    for number in (1, 7):
+        run = h.start(several, number)
+        h.settle()
+        row = Run.objects.get(pk=run.id)
+        with CaptureQueriesContext(connection) as listed:
+            entries = admin_client.get(f"/api/runs/{run.id}/entries").json()["results"]
+        assert [each["data"]["state"] for each in entries if each["kind"] == "link"] == ["open"] * number
+        with CaptureQueriesContext(connection) as written:
+            data = exported(row, with_payloads=True)
+        assert [each["data"]["state"] for each in data["entries"] if each["kind"] == "link"] == ["open"] * number
+        counts.append((len(listed), len(written)))
+    assert counts[0] == counts[1]
