@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from django.db import connection
 from durable import Context, Handle, current_step, workflow
 from durable.core.records import Status
 from durable.models import Run, RunStatus
+from durable.store.postgres import PostgresStore
 from durable.testing import Harness
 from durable.worker import leases
 from tests.core.flavours import Flavour
@@ -22,6 +24,7 @@ from tests.support.worker import working_threads
 
 BOTH = pytest.mark.parametrize("flavour", [Flavour("sync"), Flavour("async")], ids=repr)
 LIMIT = 120.0  # seconds
+STEPS = 100
 go_on = threading.Event()
 
 
@@ -210,10 +213,10 @@ def talking(ctx: Context) -> None:
         ctx.step(f"step {number}", lambda: None)
 
 
-def hold() -> None:
+def hold(pause: float = 0.02) -> None:
     step = current_step()
     number = 0
-    while not go_on.wait(0.02):
+    while not go_on.wait(pause):
         number += 1
         step.progress(done=number, text="held")
 
@@ -233,7 +236,7 @@ def silent(ctx: Context) -> None:
 
 @workflow(name="tests.status.hundred")
 def hundred(ctx: Context, talks: bool) -> None:
-    ctx.step("hold", hold if talks else lambda: go_on.wait(LIMIT))
+    ctx.step("hold", partial(hold, 0.2) if talks else lambda: go_on.wait(LIMIT))
 
 
 @pytest.fixture
@@ -329,10 +332,41 @@ class TestCost:
             commits[each] = committed() - before
         assert commits[talking] == commits[plain]
 
+    def test_the_statuses_of_a_hundred_steps_are_one_commit(
+        self, fast: None, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch, settings: Any
+    ) -> None:
+        """In one worker process. Whatever else writes meanwhile are the calls that it makes for silent steps too."""
+        settings.DURABLE = {**settings.DURABLE, "CLAIM_BATCH": STEPS}  # no notification brings the job back
+        shown: list[int] = []
+        calls: list[str] = []
+        for name in ("show", "renew", "report"):
+            monkeypatch.setattr(PostgresStore, name, counted(getattr(PostgresStore, name), calls, shown))
+        for _ in range(STEPS):
+            hundred.start(True)
+        working(STEPS)
+        eventually(lambda: RunStatus.objects.filter(text="held").count() == STEPS)
+        begun, before, first = len(calls), committed(), len(shown)
+        eventually(lambda: len(shown) >= first + 5)
+        written = committed() - before
+        assert written <= len(calls) - begun
+        assert calls[begun:].count("show") < sum(shown[first:]) / 20, "each writes the statuses of many steps"
+
     def test_the_pages_of_the_table_keep_room_for_updates(self) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'durable_runstatus'")
             assert cursor.fetchone() == (["fillfactor=70"],)
+
+
+def counted(call: Callable[..., Any], calls: list[str], shown: list[int]) -> Callable[..., Any]:
+    """Note each call of a method of a store, and of how many runs `show` writes the statuses."""
+
+    def counting(store: Any, given: Any, *args: Any, **options: Any) -> Any:
+        calls.append(call.__name__)
+        if call.__name__ == "show":
+            shown.append(len(given))
+        return call(store, given, *args, **options)
+
+    return counting
 
 
 class Recording:
