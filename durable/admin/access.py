@@ -62,7 +62,7 @@ LIMITED: Final = frozenset(
             "cause",
         ),
         *("workflow", "workflow_start"),
-        *("change", "lead", "live", "step", "running_step", "export", "payload", "raw", "compare"),
+        *("change", "lead", "live", "stream", "step", "running_step", "export", "payload", "raw", "compare"),
         *("act", "settle", "send", "message_act", "replay", "give_output", "edit_input"),
     }
 )

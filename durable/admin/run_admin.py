@@ -116,6 +116,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("<str:key>/change/", run_page.show, "change"),
             ("<str:key>/", run_page.lead, "lead"),  # Django's admin redirects from there as well
             ("<str:key>/live/", run_page.live, "live"),
+            ("<str:key>/stream/", run_page.stream, "stream"),
             ("<str:key>/step/", steps_page.show_entry, "step"),
             ("<str:key>/running/", steps_page.show_running_step, "running_step"),
             ("<str:key>/export/", run_page.export, "export"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -23,9 +25,9 @@ from durable.admin.subjects import shown_about
 from durable.admin.text import as_id, streamed
 from durable.carriers import unread
 from durable.conf import conf
+from durable.core.errors import RunNotFoundError
 from durable.core.records import ENDED, RunState
 from durable.core.registry import BULK
-from durable.inspection.activities import activities_of_runs
 from durable.inspection.bulks import order_words
 from durable.inspection.causes import cause_of, runs_that_repeat
 from durable.inspection.explanation import explain_fully
@@ -41,7 +43,8 @@ from durable.inspection.family import (
 )
 from durable.inspection.forks import first_failed_branch
 from durable.inspection.held import waits_for_person
-from durable.inspection.humanize import thousands
+from durable.inspection.humanize import printable, thousands, visible
+from durable.inspection.payloads import of_stream
 from durable.inspection.progress import Progress, progress_of
 from durable.inspection.run_facts import (
     carried_lines,
@@ -61,11 +64,16 @@ from durable.inspection.wording import command, display_location
 from durable.instrumentation.tracing import trace_id_of
 from durable.models import Run
 from durable.models.run import RunQuerySet
+from durable.notifier.chunks import Stream, emitting
+from durable.streams import reading
 
 WIDTH: Final = 1_000  # of the drawing's viewBox
 _NAMED: Final = 3  # failed children
 _MOST_GROUPS: Final = 8
 _FAILED: Final = RunState.FAILED.value
+_MOST_STREAMS: Final = 3  # running steps whose chunks are shown
+_MOST_CHUNKS: Final = 500  # of one answer; of more the newest
+_MOST_OF_CHUNK: Final = 2_000  # characters
 #: From left to right: ended well, under way, ended badly.
 _ORDER: Final = ("completed", "running", "rolling_back", "pending", "sleeping", "paused", "cancelled", "failed")
 _FILLS: Final = {
@@ -182,9 +190,8 @@ def lead(admin: AdminPages, _request: HttpRequest, key: str) -> HttpResponse:
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the whole page."""
     run = pages.find(request, key)
-    context = _context(
-        admin, request, run, progress_of(run), count_children(run.id, access.within(request)), pages.now()
-    )
+    progress, children = progress_of(run), count_children(run.id, access.within(request))
+    context = _context(admin, request, run, progress, children, pages.now(), _emitting(request, run, progress))
     # beside the part that is renewed, which would lose what somebody writes
     return admin.page(request, "run", {**context, "questions_asked": cards_of_run(admin, request, run)})
 
@@ -194,10 +201,12 @@ def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     run = pages.find(request, key)
     progress, children = progress_of(run), count_children(run.id, access.within(request))
     now = pages.now()
-    etag = _etag(request, run, progress, children, now)
+    streams = _emitting(request, run, progress)
+    etag = _etag(request, run, progress, children, now, streams)
     if pages.is_known(request, etag):
         return pages.unchanged(etag)
-    return pages.tagged(admin.page(request, "_run", _context(admin, request, run, progress, children, now)), etag)
+    context = _context(admin, request, run, progress, children, now, streams)
+    return pages.tagged(admin.page(request, "_run", context), etag)
 
 
 def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBase:
@@ -212,15 +221,52 @@ def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBa
     return response
 
 
+def stream(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Return what the step at the location `at` has emitted since the browser's last look, as server-sent events.
+
+    The answer ends with what there is, and the browser asks again a second later. So a page keeps no connection open,
+    and each answer is for a user who may see payloads.
+    """
+    run = pages.find(request, key)
+    access.demand(request, "view_payload")
+    location, after = request.GET.get("at", ""), request.headers.get("Last-Event-ID") or request.GET.get("after", "")
+    if after == reading.END or not conf.REDIS:
+        return HttpResponse(status=204)  # an EventSource does not ask again then
+    found: list[reading.Chunk] = []
+    with suppress(RunNotFoundError):  # it was pruned meanwhile, or a test's transaction has it
+        found = reading.newest(run.id, location, after, _MOST_CHUNKS)
+    shown = (replace(each, value=_cut(of_stream(run.workflow, location, each.event, each.value))) for each in found)
+    return HttpResponse(reading.encoded(shown), content_type=reading.EVENT_STREAM, headers=reading.HEADERS)
+
+
+def _cut(value: Any) -> str:
+    text = value if isinstance(value, str) else "" if value is None else f"{json.dumps(value, ensure_ascii=False)}\n"
+    return visible(printable(text[:_MOST_OF_CHUNK]))
+
+
+def _emitting(request: HttpRequest, run: Run, progress: Progress) -> Sequence[str]:
+    """Return the locations of the first running steps that emit, for a user who may see that; one look into Redis."""
+    steps = [each.location for each in progress.running if not (each.is_rollback or each.left)][:_MOST_STREAMS]
+    if not (steps and access.may(request, "view_payload")):
+        return ()
+    return [each.location for each in emitting(run.queue, [Stream(run.id, location) for location in steps])]
+
+
 def _context(
-    admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime
+    admin: AdminPages,
+    request: HttpRequest,
+    run: Run,
+    progress: Progress,
+    children: FamilyCounts,
+    now: datetime,
+    streams: Sequence[str],
 ) -> dict[str, Any]:
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
     within = access.within(request)
     explanation = explain_fully(
         run, now, progress.open_keys, children, within=within, with_payloads=access.may(request, "view_payload")
     )
-    running = activities_of_runs([run], now)[run.id]
+    running = progress.running
     limits, status = limits_of(run), status_of(run)
     key, ranking = key_of(run), rank_of(run)
     bulk = access.find_bulk(request, run.id) if run.workflow == BULK else None
@@ -243,6 +289,8 @@ def _context(
         "repeated_by": runs_that_repeat(run, within),
         "trace_url": _trace_url(run),
         "running": running,
+        "streams": streams,
+        "stream_url": admin.url("stream", run.id),
         "progress": progress,
         "bulk": bulk,
         "bulk_url": "" if bulk is None else admin.url("bulk_result", run.id),
@@ -270,7 +318,7 @@ def _context(
         "export_url": admin.url("export", run.id),
         "live_url": admin.url("live", run.id),
         "live_query": request.GET.urlencode(),
-        "etag": _etag(request, run, progress, children, now),
+        "etag": _etag(request, run, progress, children, now, streams),
         "copies": [
             *([explanation.command] if explanation.command else []),
             *([command("recover", children_of=run.id)] if children.failed else []),
@@ -279,11 +327,13 @@ def _context(
     }
 
 
-def _etag(request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime) -> str:
+def _etag(
+    request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime, streams: Sequence[str]
+) -> str:
     lines = newest_line(run) if part_of(request) == "logs" else None
     status = status_of(run)
     said = None if status is None else status.revision
-    return pages.etag_of(now, progress.revision, request.GET.urlencode(), lines, children, said)
+    return pages.etag_of(now, progress.revision, request.GET.urlencode(), lines, children, said, *streams)
 
 
 def _trace_url(run: Run) -> str:

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from durable.core.records import EntryStatus
 from durable.inspection import history_counts
-from durable.inspection.activities import activities_of_runs
+from durable.inspection.activities import RunningStep, activities_of_runs
 from durable.inspection.history_counts import recalled, remembered
 from durable.inspection.reading import read_alias
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
@@ -32,6 +32,7 @@ class Progress:
     that it repeats. `revision` is a text that changes whenever the run, its history or its running steps change, but
     not with a heartbeat. `is_pruned`: some records are deleted, as of a loop's earlier iterations, so `active` lacks
     their steps. `open_keys` are the keys of the newest entries that are not completed or whose compensation has failed.
+    `running` are the steps that run now.
     """
 
     entries: int
@@ -40,6 +41,7 @@ class Progress:
     active: float
     revision: str
     open_keys: Sequence[int]
+    running: Sequence[RunningStep]
     is_pruned: bool
 
 
@@ -72,6 +74,7 @@ def progress_of(run: Run) -> Progress:
         active=found["active"] + sum(each.seconds for each in running),
         revision="-".join(map(str, [*row, *parts])),
         open_keys=found["open"],
+        running=running,
         is_pruned=_has_gap(run, numbered - found["entries"] - found["ends"]),
     )
 

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError
@@ -113,6 +113,20 @@ def _fields(chunk: StepChunk) -> Any:
 
 
 _sender = _Sender()
+
+
+def emitting(queue: str, streams: Sequence[Stream]) -> list[Stream]:
+    """Return those of the streams, of runs of a queue, that have chunks; one round trip, and [] without an answer."""
+    if not (conf.REDIS and streams):
+        return []
+    try:
+        together = redis_clients.client(queue).pipeline(transaction=False)
+        for each in streams:
+            together.exists(each.key)
+        answers = together.execute()
+    except (RedisError, OSError, KeyError):
+        return []
+    return [stream for stream, is_there in zip(streams, answers, strict=True) if is_there]
 
 
 def send(chunk: StepChunk) -> None:

@@ -278,6 +278,15 @@ def encoded(chunks: Iterable[Chunk]) -> bytes:
     return _RETRY + b"".join(each.encoded() for each in chunks)
 
 
+def newest(run_id: str, location: str, after: str | None, most: int) -> list[Chunk]:
+    """Return what there is now behind `after`, for a page that shows the newest: of more than `most` chunks the last
+    ones, behind a `restart`.
+    """
+    found = read_available(run_id, location, after)
+    left_out, shown = found[:-most], found[-most:]
+    return [Chunk(event="restart", id=left_out[-1].id, attempt=shown[0].attempt), *shown] if left_out else shown
+
+
 def response(request: HttpRequest, run_id: str, location: str) -> HttpResponseBase:
     """Return the answer of a view of the project that streams a step to its user, as server-sent events.
 

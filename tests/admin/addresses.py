@@ -63,6 +63,7 @@ PAGES: Mapping[str, Address] = {
     "change": Address(RUN),
     "lead": Address(RUN),
     "live": Address(RUN),
+    "stream": Address(RUN, "?at=charge", _also("view_payload")),
     "step": Address(RUN, "?at=charge"),
     "running_step": Address(RUN, "?at=charge"),
     "export": Address(RUN),

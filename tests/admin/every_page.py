@@ -75,7 +75,19 @@ REASON = "rejected by the shopkeeper"
 OF_DJANGO = 'alt="Search"'  # not marked in Django's own template
 #: Addresses that answer with no page, or only to a POST.
 WITHOUT_A_PAGE = frozenset(
-    {"names", "raw", "export", "lead", "save_view", "delete_view", "mark", "autocomplete", "live", "bulk_live"}
+    {
+        "names",
+        "raw",
+        "export",
+        "lead",
+        "save_view",
+        "delete_view",
+        "mark",
+        "autocomplete",
+        "live",
+        "stream",
+        "bulk_live",
+    }
 )
 
 

@@ -30,7 +30,19 @@ LOOKS = {
     "telephone": ("dark", "none", TELEPHONE, RULES),
 }
 #: Parts of pages, downloads, lists of names and redirections.
-NO_PAGES = {"names", "overview", "bulk_live", "lead", "live", "export", "raw", "bulk", "save_view", "delete_view"}
+NO_PAGES = {
+    "names",
+    "overview",
+    "bulk_live",
+    "lead",
+    "live",
+    "stream",
+    "export",
+    "raw",
+    "bulk",
+    "save_view",
+    "delete_view",
+}
 
 
 def test_barriers_are_found_with_each_place_and_only_where_the_test_looks(page: Page) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 from django.db import connections
 from django.urls import reverse
 
-from durable import Context, get_run, workflow
+from durable import Context, current_step, get_run, workflow
 from durable.conf import conf
 from durable.execution.passes import execute_pass
 from durable.models import Activity, OperatorAction
@@ -52,8 +53,38 @@ def hung(ctx: Context) -> Any:
     return ctx.step(LONG_NAME, call_bank, timeout=3000, max_retries=1, retry_backoff_base=0)
 
 
+words: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+
+def write() -> str:
+    """Emit what the test says, until it says nothing more."""
+    while (word := words.get()) is not None:
+        if isinstance(word, Exception):
+            raise word
+        current_step().emit(word)
+    return "written"
+
+
+@workflow(name="tests.browser.writing")
+def writing(ctx: Context) -> Any:
+    return ctx.step("write <b>", write, max_retries=1, retry_backoff_base=0)
+
+
 @pytest.fixture
 def worker() -> Iterator[None]:
+    hung.using(id="order-1").start()
+    yield from working()
+
+
+@pytest.fixture
+def writer() -> Iterator[None]:
+    while not words.empty():  # of the test before
+        words.get()
+    writing.using(id="text-1").start()
+    yield from working(lambda: words.put(None))
+
+
+def working(let_go: Callable[[], object] = go_on.set) -> Iterator[None]:
     begun.clear()
     go_on.clear()
 
@@ -66,11 +97,10 @@ def worker() -> Iterator[None]:
         finally:
             connections.close_all()
 
-    hung.using(id="order-1").start()
     thread = threading.Thread(target=work)
     thread.start()
     yield
-    go_on.set()
+    let_go()
     thread.join(120)
 
 
@@ -122,3 +152,43 @@ def test_an_operator_finds_a_hung_step_looks_at_its_stack_and_abandons_it(
         ("abandon", "done"),
     ]
     assert complaints == []
+
+
+def test_the_page_of_a_run_shows_what_a_running_step_emits(
+    log_into: Callable[..., Page], complaints: list[str], writer: None
+) -> None:
+    """As it comes, without a reload; a new attempt begins anew, and the end takes the text away."""
+    words.put("The lamp <img src=x> is ")
+    eventually(lambda: Activity.objects.exists())
+    page = log_into(is_superuser=True, to=reverse("admin:durable_run_change", args=["text-1"]))
+    page.evaluate("window.isTheSame = true")
+    emitted = page.locator("[data-durable-stream]")
+    emitted.get_by_text("The lamp <img src=x> is").wait_for(timeout=WAIT)
+    words.put("green,\nand ")
+    words.put({"height": 12})
+    emitted.get_by_text('green, and {"height": 12}').wait_for(timeout=WAIT)
+    check(page)
+    words.put(OSError("the pen broke"))
+    words.put("The lamp is red")
+    emitted.get_by_text("The lamp is red", exact=True).wait_for(timeout=WAIT)
+    words.put("x" * 1_999 + "y")
+    for _ in range(20):
+        words.put("z" * 1_500)
+    eventually(lambda: str(emitted.text_content()).endswith("z" * 1_500))
+    eventually(lambda: len(str(emitted.text_content())) == 20_000)
+    words.put(None)
+    emitted.wait_for(state="detached", timeout=WAIT)
+    assert page.evaluate("window.isTheSame")
+
+
+def test_without_the_permission_to_see_payloads_nothing_is_shown(
+    log_into: Callable[..., Page], complaints: list[str], writer: None
+) -> None:
+    words.put("secret")
+    eventually(lambda: Activity.objects.exists())
+    page = log_into("view_run", to=reverse("admin:durable_run_change", args=["text-1"]))
+    page.get_by_role("heading", name="write <b>").first.wait_for(timeout=WAIT)
+    assert page.locator("[data-durable-stream]").count() == 0
+    answer = page.request.get(f"{page.url.removesuffix('change/')}stream/?at=write%20%3Cb%3E")
+    assert answer.status == 403
+    assert "secret" not in answer.text()

@@ -16,6 +16,7 @@ from django.db import connections
 from django.test import Client, RequestFactory, override_settings
 from rest_framework.authtoken.models import Token
 
+from durable.admin import run_page
 from durable.api import broadcaster
 from durable.api import chunks as views
 from durable.core.records import StepChunk
@@ -264,3 +265,91 @@ def test_the_redaction_hook_is_asked_for_each_chunk(run: Handle, client: Client)
     with override_settings(DURABLE={**settings.DURABLE, "REDACT": "tests.streams.test_serving.masked"}):
         found = client.get("/api/runs/a/stream/write").json()["chunks"]
     assert [each["value"] for each in found] == ["…"]
+
+
+# -- the run's page in the admin
+
+
+def hide_words(workflow: str, field: str, value: Any) -> Any:
+    return "hidden" if field.startswith("chunk:") else value
+
+
+@pytest.fixture
+def operator() -> Client:
+    client = client_of("view_run", "view_payload")
+    User.objects.update(is_staff=True)
+    return client
+
+
+def chunks_of(answer: Any) -> list[tuple[str, dict[str, Any], str]]:
+    return [each for each in parsed(answer.content.decode()) if each[0]]
+
+
+def of_page(client: Client, **asked: Any) -> Any:
+    return client.get("/admin/durable/run/a/stream/", {"at": "write", **asked})
+
+
+def test_the_page_of_a_run_gets_what_is_new(run: Handle, operator: Client) -> None:
+    emit(run, 1, 2)
+    answer = of_page(operator)
+    assert answer["Content-Type"] == "text/event-stream"
+    found = chunks_of(answer)
+    assert [(name, data["value"]) for name, data, _ in found] == [
+        ("chunk", "word 1 🙂\n"),
+        ("chunk", "word 2 🙂\n"),
+    ]
+    last = found[-1][2]
+    assert chunks_of(of_page(operator, after=last)) == []
+    emit(run, 3)
+    behind = operator.get(
+        "/admin/durable/run/a/stream/", {"at": "write", "after": "x"}, headers={"Last-Event-ID": last}
+    )
+    assert [data["value"] for _, data, _ in chunks_of(behind)] == ["word 3 🙂\n"]
+    run.cancel()
+    end = chunks_of(of_page(operator, after=last))[-1]
+    assert (end[0], end[2]) == ("failed", "end")
+    assert of_page(operator, after="end").status_code == 204
+
+
+def test_of_many_chunks_the_page_gets_the_newest(
+    run: Handle, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_page, "_MOST_CHUNKS", 3)
+    monkeypatch.setattr(run_page, "_MOST_OF_CHUNK", 6)
+    emit(run, *range(1, 9))
+    found = chunks_of(of_page(operator))
+    assert [(name, data["value"]) for name, data, _ in found] == [
+        ("restart", ""),
+        *(("chunk", f"word {number}") for number in (6, 7, 8)),
+    ]
+
+
+@override_settings(DURABLE={"REDACT": f"{__name__}.hide_words"})
+def test_the_page_of_a_run_shows_what_the_hook_lets_through(run: Handle, operator: Client) -> None:
+    emit(run, 1)
+    assert b"word" not in of_page(operator).content
+    assert b"hidden" in of_page(operator).content
+
+
+@pytest.mark.parametrize("permissions", [("view_run",), ("view_payload",), ()])
+def test_the_page_of_a_run_needs_both_permissions(run: Handle, permissions: tuple[str, ...]) -> None:
+    emit(run, 1)
+    client = client_of(*permissions)
+    User.objects.update(is_staff=True)
+    answer = of_page(client)
+    assert answer.status_code == 403
+    assert b"word 1" not in answer.content
+
+
+def test_without_redis_the_page_asks_once(run: Handle, operator: Client) -> None:
+    with override_settings(DURABLE={"REDIS": False}):
+        assert of_page(operator).status_code == 204
+        assert chunks.emitting("default", [chunks.Stream("a", "write")]) == []
+
+
+def test_redis_says_which_streams_have_chunks(run: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    emit(run, 1)
+    streams = [chunks.Stream("a", "write"), chunks.Stream("a", "read")]
+    assert chunks.emitting("default", streams) == streams[:1]
+    assert chunks.emitting("nobody", streams) == []
+    assert chunks.emitting("default", []) == []

@@ -1,4 +1,5 @@
-// Keeps the parts of a page marked data-durable-live up to date, tells times from now, sends a form once, and copies.
+// Keeps the parts of a page marked data-durable-live up to date, shows what running steps emit, tells times from now, sends
+// a form once, and copies.
 //
 // A part is asked for while the page is seen, less and less often while nothing changes, and no more once the run has
 // ended. The server answers 304 as long as its ETag is ours. Without this module every page works the same, one reload at a time.
@@ -76,6 +77,7 @@ class Live {
     const now = this.element.querySelector("[data-durable-spoken]");
     const isNew = now && now.textContent !== spoken; // of the times in it alone nothing is said
     addCopiers(this.element);
+    listen(this.element);
     tellTimes();
     if (isNew) announce(now.textContent);
   }
@@ -85,6 +87,10 @@ class Live {
 
 // Times from now, and how long something has lasted.
 const COUNTED = "[data-durable-relative], [data-durable-elapsed]";
+// What steps emit.
+const EMITTED = "[data-durable-stream]";
+// The texts that this module writes.
+const WRITTEN_HERE = `${COUNTED}, ${EMITTED}`;
 
 const NEAR = 30; // siblings that are compared to find out whether something was added or has gone
 
@@ -119,7 +125,7 @@ function patch(node, fresh) {
   for (const { name, value } of fresh.attributes) {
     if (node.getAttribute(name) !== value && !isOfTheReader(node, name)) node.setAttribute(name, value);
   }
-  if (!fresh.matches(COUNTED)) patchChildren(node, fresh); // tellTimes() writes the text of those
+  if (!fresh.matches(WRITTEN_HERE)) patchChildren(node, fresh);
 }
 
 // The node from `at` on that `node` replaces, or undefined if it is new.
@@ -159,6 +165,59 @@ function removed(node) {
   const next = node.nextSibling;
   node.remove();
   return next;
+}
+
+// -- what running steps emit
+
+const MOST_EMITTED = 20000; // characters, the newest
+
+class Emitted {
+  constructor(element) {
+    this.element = element;
+    this.after = "";
+    this.watch = () => this.go();
+    document.addEventListener("visibilitychange", this.watch);
+    this.go();
+  }
+
+  // Asks while the page is seen and has the element.
+  go() {
+    this.source?.close();
+    if (!this.element.isConnected) document.removeEventListener("visibilitychange", this.watch);
+    else if (!document.hidden && this.after !== "end") this.open();
+  }
+
+  open() {
+    const url = new URL(this.element.dataset.durableStream, location.href);
+    if (this.after) url.searchParams.set("after", this.after);
+    this.source = new EventSource(url);
+    this.source.addEventListener("chunk", (event) => this.take(event, this.text + JSON.parse(event.data).value));
+    this.source.addEventListener("restart", (event) => this.take(event, ""));
+    for (const last of ["result", "failed"]) this.source.addEventListener(last, (event) => this.take(event, this.text));
+    this.source.addEventListener("error", () => !this.element.isConnected && this.go());
+  }
+
+  get text() {
+    return this.element.textContent;
+  }
+
+  take(event, text) {
+    const { element } = this;
+    const isAtEnd = element.scrollTop + element.clientHeight >= element.scrollHeight - 4;
+    element.textContent = text.slice(-MOST_EMITTED);
+    if (isAtEnd) element.scrollTop = element.scrollHeight;
+    this.after = event.lastEventId;
+    if (this.after === "end") this.go();
+  }
+}
+
+const listening = new WeakSet();
+
+function listen(inside) {
+  for (const element of inside.querySelectorAll(EMITTED)) {
+    if (!listening.has(element)) new Emitted(element);
+    listening.add(element);
+  }
 }
 
 // -- times from now
@@ -299,4 +358,5 @@ function tellZone() {
 tellZone();
 document.querySelector("main")?.append(listener);
 addCopiers(document);
+listen(document);
 for (const element of document.querySelectorAll("[data-durable-live]")) new Live(element);
