@@ -14,7 +14,7 @@ from durable.api.bulks import BulkFilterForm
 from durable.api.fields import query_of
 from durable.cli.list_command import LISTS
 from durable.listings.runs import RUN_FILTERS, RUNS, criteria_of
-from durable.models import Child, LogLine, Run, WorkerProcess
+from durable.models import Child, Event, EventWait, LogLine, QueueMessage, Run, WorkerProcess
 from durable.operations import bulk, holds
 from tests.api.conftest import Api
 from tests.cli.conftest import Shell
@@ -32,6 +32,15 @@ def a_worker() -> None:
     WorkerProcess.objects.create(
         name="w1", host="one", pid=7, queues=["default"], slots=2, started_at=now, last_seen_at=now
     )
+
+
+def an_event() -> None:
+    """An event that one run has got and that another still waits for."""
+    a_sleeper()
+    row: dict[str, Any] = {"name": "paid", "key": "7"}
+    event = Event.objects.create(event_id="e", body="1", published_at=timezone.now(), delivered=1, **row)
+    QueueMessage.objects.create(id=f"{event.pk}:w", run_id="a", queue="news", body="1", sent_at=timezone.now(), order=1)
+    EventWait.objects.create(id="x", run_id="a", location="paid", queue="news", after=0, **row)
 
 
 def a_pause() -> None:
@@ -74,6 +83,8 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
         (a_rate, "rates", "/rates"),
         (a_pause, "queues", "/queues"),
         (a_worker, "workers", "/workers"),
+        (an_event, "events", "/events"),
+        (an_event, "event-waits", "/event-waits"),
         (a_hung_step, "running", "/running"),
         (a_failure, "causes", "/causes"),
         (a_schedule, "schedules", "/schedules"),

@@ -20,6 +20,7 @@ from durable.admin import (
     action_page,
     bulk_page,
     causes_page,
+    events_page,
     inbox_page,
     limits_page,
     list_page,
@@ -56,7 +57,7 @@ View = Callable[..., HttpResponseBase]
 LISTS: Final = frozenset(
     {
         *("changelist", "names", "overview", "causes", "cause", "running"),
-        *("queues", "limits", "schedules", "workers", "workflows", "workflow"),
+        *("queues", "limits", "schedules", "workers", "workflows", "workflow", "events"),
     }
 )
 
@@ -98,6 +99,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("causes/", causes_page.show_all, "causes"),
             ("causes/<str:fingerprint>/", causes_page.show, "cause"),
             ("running/", steps_page.show_running, "running"),
+            ("events/", events_page.show_all, "events"),
             ("queues/", queues_page.show_queues, "queues"),
             ("queues/<str:key>/show/", queues_page.show_queue, "queue"),
             ("limits/", limits_page.show_all, "limits"),

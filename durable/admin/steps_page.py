@@ -9,6 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
+from durable.admin.events_page import url_of_wait
 from durable.admin.pages import AdminPages
 from durable.admin.payload_page import view_of
 from durable.conf import conf
@@ -48,6 +49,7 @@ def show_entry(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespons
         "run": run,
         "run_url": admin.url("change", run.id),
         "running_url": running_url,
+        "events_url": url_of_wait(admin, detail.entry),
         "detail": detail,
         "entry": detail.entry,
         "metadata": metadata,

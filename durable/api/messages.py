@@ -22,7 +22,8 @@ from durable.core.ids import MAX_REASON
 from durable.core.places import of_message
 from durable.core.records import ENDED, MessageState
 from durable.inspection.payloads import payload
-from durable.listings.access import actor_of, admit, refuse_events_if_limited, seen_of, visible_run
+from durable.listings.access import actor_of, admit, is_limited, refuse_events, seen_of, visible_run
+from durable.listings.events import EVENTS
 from durable.listings.history import MESSAGES, Answer, EventReference, Message, MessageReference, seen_history
 from durable.listings.problems import ProblemError
 from durable.listings.shapes import data_of
@@ -76,10 +77,13 @@ class PublishForm(Form):
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
 
 
-class PublishView(View):
-    """Events."""
+class EventsView(View):
+    """Published events."""
 
     about = "messages"
+    is_list = True
+
+    get = listed(EVENTS)
 
     @described(
         operation_id="publish_event",
@@ -93,7 +97,7 @@ class PublishView(View):
 
         Needs `durable.operate_run`.
         """
-        refuse_events_if_limited()
+        refuse_events(if_limited=is_limited())
         admit(request, "publish", "")
         given = self.form(PublishForm, request)
         with acting_as(actor_of(request), reason=given["reason"]):

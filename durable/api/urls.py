@@ -9,7 +9,7 @@ from durable.api.bulks import BulkPlanView, BulksView, BulkView
 from durable.api.chunks import ChunksView
 from durable.api.history import ComparisonView, EntryView, TimelineView, TreeView
 from durable.api.list_views import list_view, one_view
-from durable.api.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView, PublishView
+from durable.api.messages import AskView, DeleteMessageView, EventsView, MessagesView, MessageView, MoveMessageView
 from durable.api.questions import (
     AnswerQuestionView,
     ClaimQuestionView,
@@ -26,6 +26,7 @@ from durable.api.stream import StreamView
 from durable.api.system import AnywhereView, NoteView, WorkflowStatsView, WorkflowsView, WorkflowView
 from durable.api.verb_views import endpoints, run_endpoints
 from durable.listings.causes import CAUSES
+from durable.listings.events import EVENT_WAITS
 from durable.listings.history import ENTRIES, LOGS, VALUES
 from durable.listings.operators import ACTIONS
 from durable.listings.restored import RESTORED
@@ -64,7 +65,6 @@ urlpatterns = [
     path("runs/<str:run_id>/give-output", GiveOutputView.as_view(), name="give-output"),
     path("runs/<str:run_id>/replay-plan", PlanView.as_view(), name="replay-plan"),
     path("runs/<str:run_id>/comparison", ComparisonView.as_view(), name="comparison"),
-    path("events", PublishView.as_view(), name="publish"),
     path("questions", QuestionsView.as_view(), name="questions"),
     path("questions/<str:question_id>", QuestionView.as_view(), name="question"),
     path("questions/<str:question_id>/answer", AnswerQuestionView.as_view(), name="answer-question"),
@@ -72,6 +72,8 @@ urlpatterns = [
     path("questions/<str:question_id>/hand-over", HandOverQuestionView.as_view(), name="hand-over-question"),
     path("questions/<str:question_id>/claim", ClaimQuestionView.as_view(), name="claim-question"),
     path("questions/<str:question_id>/release", ReleaseQuestionView.as_view(), name="release-question"),
+    path("events", EventsView.as_view(), name="publish"),
+    path("event-waits", list_view(EVENT_WAITS), name="event-waits"),
     path("bulk-plan", BulkPlanView.as_view(), name="bulk-plan"),
     path("bulks", BulksView.as_view(), name="bulks"),
     path("bulks/<str:bulk_id>", BulkView.as_view(), name="bulk"),

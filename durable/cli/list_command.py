@@ -35,6 +35,7 @@ from durable.inspection.reading import from_replica, reading
 from durable.inspection.undone import state_word
 from durable.inspection.wording import display_place, told_of_source
 from durable.listings.causes import CAUSES
+from durable.listings.events import EVENT_WAITS, EVENTS
 from durable.listings.history import VALUES
 from durable.listings.listing import MOST_LISTED, Listing, Page
 from durable.listings.people import QUESTIONS
@@ -510,8 +511,38 @@ NOTE = Subcommand(
 )
 
 
+_EVENTS: Final = ListCommand(
+    name="events",
+    help="List the published events that are still kept, the newest first, and who got each.",
+    listing=EVENTS,
+    noun="events",
+    table={
+        "EVENT": "event.name",
+        "KEY": "event.key",
+        "ID": "event.event_id",
+        "PUBLISHED": lambda each, seen: relative(each.event.published_at, seen.now),
+        "GOT IT": "event.delivered",
+        "WAITING": "waiting",
+        "RUNS": lambda each, _seen: " ".join([*each.started, *each.got, *(["..."] if each.more else [])]),
+    },
+    key="event.event_id",
+    empty="There are no events.",
+)
+_EVENT_WAITS: Final = ListCommand(
+    name="event-waits",
+    help="List the runs that wait for events, the newest wait first.",
+    listing=EVENT_WAITS,
+    noun="waits",
+    table={"RUN": "run_id", "WORKFLOW": "run.workflow", "PLACE": "location", "EVENT": "name", "KEY": "key"},
+    key="run_id",
+    empty="No run waits for an event.",
+)
+
 #: By name.
 LISTS: Final = {
     each.name: each.subcommand
-    for each in (_RUNS, _CHILDREN, _VALUES, _QUESTIONS, _QUEUES, _WORKERS, _RUNNING, _LIMITS, _RATES, _CAUSES)
+    for each in (
+        *(_RUNS, _CHILDREN, _VALUES, _QUESTIONS, _QUEUES, _WORKERS, _RUNNING, _LIMITS, _RATES, _CAUSES),
+        *(_EVENTS, _EVENT_WAITS),
+    )
 }

@@ -29,6 +29,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     BULK,
     COMPARE,
     *(REPLAY, REPLAY_CHECK, EXPORT, IMPORT, PRUNE, FORGET, PARTITION, RESTORED_COMMAND, DOCTOR, LINT, SKILLS_COMMAND),
+    *(LISTS["events"], LISTS["event-waits"]),
     *(LISTS["workers"], LISTS["queues"]),
     *verb_command.subcommands(QUEUE, WORKFLOW),
     LISTS["limits"],

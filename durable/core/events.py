@@ -75,6 +75,14 @@ def queue_of(location: str, name: str, key: str) -> str:
     return f"{EVENT_QUEUES}{digest}:{name[:_SHOWN]}"
 
 
+def run_id_of(workflow: str, event_id: str) -> str:
+    """Return the id of the run that an event starts: "<workflow>:<event id>", with a digest where that is too long."""
+    whole = f"{workflow}:{event_id}"
+    if len(whole) <= MAX_ID:
+        return whole
+    return f"{workflow}:{hashlib.sha256(event_id.encode()).hexdigest()}"
+
+
 def delivery(event: EventRecord, wait: AwaitedEvent, *, copied: Callable[[str, Place, Place], str]) -> OutgoingMessage:
     """Return the message by which a wait gets an event. `copied` re-encodes the body for its place.
 

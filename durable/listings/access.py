@@ -70,10 +70,10 @@ def refuse_schedules_if_limited() -> None:
         raise ProblemError("permission-denied", 403, detail)
 
 
-def refuse_events_if_limited() -> None:
+def refuse_events(*, if_limited: bool) -> None:
     """Raise a problem if users may see only some runs: an event reaches runs of everybody."""
-    if is_limited():
-        detail = "Events reach runs of everybody: they cannot be published where API_RUNS limits the runs of users."
+    if if_limited:
+        detail = "Events reach runs of everybody: they are not available where API_RUNS limits the runs of users."
         raise ProblemError("permission-denied", 403, detail)
 
 

@@ -8,7 +8,6 @@ sweep. What one wait gets is one transaction, which deletes the wait: none gets 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Iterator
@@ -23,8 +22,8 @@ from durable import runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import EventConflictError, PayloadError
-from durable.core.events import check_key, check_name, delivery
-from durable.core.ids import MAX_ID, check_id, new_id
+from durable.core.events import check_key, check_name, delivery, run_id_of
+from durable.core.ids import check_id, new_id
 from durable.core.places import of_event
 from durable.core.records import EventRecord, RunRecord
 from durable.core.registry import WorkflowDefinition
@@ -127,14 +126,6 @@ def _started(at: Runtime, workflow: WorkflowDefinition, body: Any, event_id: str
     request = request_of(workflow, signature(workflow.function), StartOptions())
     [created] = put(at, request, [(run_id_of(workflow.name, event_id), (body,), {})])
     return created
-
-
-def run_id_of(workflow: str, event_id: str) -> str:
-    """Return the id of the run that an event starts: "<workflow>:<event id>", with a digest where that is too long."""
-    whole = f"{workflow}:{event_id}"
-    if len(whole) <= MAX_ID:
-        return whole
-    return f"{workflow}:{hashlib.sha256(event_id.encode()).hexdigest()}"
 
 
 # -- delivery

@@ -360,6 +360,7 @@ _PLACES: Final = (
     ("durable_run_workflows", _("Workflows")),
     ("durable_run_schedules", _("Schedules")),
     ("durable_run_limits", _("Limits")),
+    ("durable_run_events", _("Events")),
     ("durable_run_queues", _("Queues")),
     ("durable_run_workers", _("Workers")),
     ("durable_operatoraction_changelist", _("Audit log")),

@@ -45,6 +45,7 @@ PAGES: Mapping[str, Address] = {
     "causes": Address(),
     "cause": Address(("{cause}",)),
     "running": Address(),
+    "events": Address(),
     "queues": Address(),
     "queue": Address(("default",)),
     "limits": Address(),

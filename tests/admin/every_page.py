@@ -209,6 +209,7 @@ def addresses() -> dict[str, list[str]]:
         "causes": [url("causes")],
         "cause": [url("cause", each.fingerprint) for each in Cause.objects.all()] + [url("cause", "none")],
         "running": [url("running"), url("running") + "?after=nonsense"],
+        "events": [url("events"), url("events") + "?event=nobody&events=nonsense"],
         "queues": [url("queues")],
         "queue": [url("queue", each) for each in ("default", "high", "none")],
         "workers": [url("workers")],

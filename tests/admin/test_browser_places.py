@@ -64,6 +64,7 @@ ADDRESSES = (
     ("workflows", None),
     ("workflow", "tests.switched"),
     ("workflow_start", "tests.switched"),
+    ("events", None),
     ("queues", None),
     ("queue", "default"),
     ("workers", None),

@@ -77,7 +77,7 @@ def test_workflows_queues_and_workers_do_too(crowd: None, operator: Client) -> N
     a_worker()
     for address in (
         *(url("workflows"), url("workflow", "big.workflow_3"), url("queues"), url("queue", "default")),
-        *(url("workers"), url("worker", "host:4711:abc")),
+        *(url("workers"), url("worker", "host:4711:abc"), url("events"), f"{url('events')}?event=paid&key=7"),
     ):
         with CaptureQueriesContext(connection) as queries:
             assert operator.get(address).status_code == 200

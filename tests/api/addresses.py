@@ -62,6 +62,8 @@ READS: Mapping[str, Address] = {
     "stack": Address(RUN, PAYLOADS, STEP),
     "replay-plan": Address(RUN, VIEW | {"replay_run"}, STEP),
     "comparison": Address(RUN, query="?other=s"),
+    "publish": Address(),
+    "event-waits": Address(),
     "bulk": Address(("many",)),
     "causes": Address(),
     "running": Address(),

@@ -118,6 +118,7 @@ def _admin() -> dict[str, list[Asked]]:
         "causes": [_page("causes")],
         "cause": [_page("cause", cause.fingerprint)],
         "running": [_page("running")],
+        "events": [_page("events"), _page("events", key="7")],
         "queues": [_page("queues")],
         "queue": [_page("queue", "default"), _page("queue", "high")],
         "limits": [_page("limits")],
@@ -144,6 +145,7 @@ def _admin() -> dict[str, list[Asked]]:
         ],
         "change": [*(_page("change", run) for run in runs), *_parts("change", runs)],
         "lead": [],  # leads to "change"
+        "stream": [_page("stream", LONG, at="step 50000")],
         "live": [*(_page("live", run) for run in runs), *_parts("live", (LONG, DEEP))],
         "step": [
             _page("step", LONG, at="step 50000"),
@@ -334,6 +336,8 @@ def _interface() -> dict[str, list[Asked]]:
         "workflows": [to("workflows")],
         "workflow": [to("workflow", "shop.fulfil")],
         "workflow-stats": [to("workflow-stats", each) for each in (_WORKFLOW, "big.long", "scale.import")],
+        "publish": [to("publish"), to("publish", key="7")],
+        "event-waits": [to("event-waits"), to("event-waits", key="7")],
         "queues": [to("queues")],
         "limits": [to("limits")],
         "limit": [to("limit", each) for each in Limit.objects.order_by("name").values_list("name", flat=True)[:2]],
