@@ -16,6 +16,7 @@ from durable import AsyncContext, Break, Context, Continue, event, get_run, work
 from durable.core.errors import OutsideStepError
 from durable.core.events import delivery
 from durable.errors import EventConflictError, OperationDeniedError, PayloadError
+from durable.inspection.published import list_waits
 from durable.models import Event, EventKey, EventWait, OperatorAction, QueueMessage, Run
 from durable.operations import events
 from durable.operations.audit import Actor, acting_as
@@ -237,6 +238,33 @@ def test_the_publisher_gives_it_to_a_bounded_number_and_the_sweep_to_the_rest(co
     assert not Event.objects.get().is_open
     settle()
     assert {get_run(each).output for each in ids} == {1}
+
+
+@workflow(name="events.parent")
+def parent(ctx: Context) -> None:
+    ctx.start_child("listens", wait)
+    ctx.queue.next("end")
+
+
+@pytest.mark.parametrize("how", ["event", "sweep"])
+def test_the_wait_of_a_child_that_the_database_cancels_gets_nothing_and_goes(committed: Runtime, how: str) -> None:
+    handle = parent.start()
+    settle()
+    assert EventWait.objects.count() == 1
+    assert len(list_waits(limit=9)) == 1
+    handle.send("end", None)
+    settle()
+    [child] = handle.children()
+    assert (handle.state, child.state) == ("completed", "cancelled")
+    assert list_waits(limit=9) == []
+    if how == "event":
+        durable.publish("events.paid", 1, key="7", id="a")
+        found = Event.objects.get()
+        assert (found.delivered, found.is_open) == (0, False)
+    else:
+        Sweep(committed.store).tick(committed.now())
+    assert not EventWait.objects.exists()
+    assert delivered([child.id]) == 0
 
 
 @pytest.mark.usefixtures("few")

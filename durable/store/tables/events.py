@@ -2,6 +2,10 @@
 
 Ordinary ORM statements, because events are rarer than passes. The caller has locked the run's row wherever waits of one
 run change.
+
+The waits of a child that the database cancels with its parent are deleted by the next event of their key, or by the
+sweep. Until then they get nothing, hold no event open for long, and are in no list. To delete them with the child would
+cost each end of a run a look-up.
 """
 
 from __future__ import annotations
