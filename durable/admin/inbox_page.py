@@ -6,12 +6,14 @@ For users of the admin, whatever else they may see of durable: who may answer a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -76,8 +78,9 @@ def _shown_of(request: HttpRequest, questions: Sequence[Question]) -> list[Quest
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Show a question, or do what was posted."""
-    question = _find(request, key)
+    """Show a question, or do what was posted. `next` is the page that leads here, where an answer leads back to."""
+    question, back = _find(request, key), _back_of(request)
+    own = f"{request.path}?{urlencode({'next': back})}" if back else request.path
     problem, status, posted = "", 200, None
     if request.method == "POST":
         try:
@@ -89,18 +92,26 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             raise PermissionDenied(told(error)) from error
         except QuestionClosedError as error:
             messages.warning(request, told(error))
-            return HttpResponseRedirect(admin.url("inbox"))
+            return HttpResponseRedirect(back or admin.url("inbox"))
         else:
             messages.success(request, DONE[done])
             is_kept = done in ("claim", "release", "comment")
-            return HttpResponseRedirect(request.path if is_kept else admin.url("inbox"))
+            return HttpResponseRedirect(own if is_kept else back or admin.url("inbox"))
+    card = card_of(admin, request, question, shown(question, posted, problem))
     context = {
         "title": question.name,
         "now": pages.now(),
-        "card": card_of(admin, request, question, shown(question, posted, problem)),
+        "card": replace(card, url=own),
         "place": "durable_run_inbox",
     }
     return admin.page(request, "question", context, status=status)
+
+
+def _back_of(request: HttpRequest) -> str:
+    """Return the page of this site that `next` names, "" without one."""
+    back = request.GET.get("next", "")
+    is_here = url_has_allowed_host_and_scheme(back, {request.get_host()}, require_https=request.is_secure())
+    return back if is_here else ""
 
 
 def _problem(error: FormInvalidError) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import urlencode
 
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
@@ -85,7 +86,7 @@ def _answers(admin: AdminPages, request: HttpRequest, run: Run) -> list[Button]:
         Button(
             name="answer",
             title=_("Answer “%(question)s”") % {"question": each.name},
-            url=admin.url("question", None, each.id),
+            url=f"{admin.url('question', None, each.id)}?{urlencode({'next': request.path})}",
             command="",
             is_grave=False,
             is_first=True,

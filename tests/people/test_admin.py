@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -38,8 +39,6 @@ def h(db: None) -> Iterator[Harness]:
 
 
 def staff(user: User, *permissions: str) -> Client:
-    from django.contrib.auth.models import Permission
-
     user.is_staff = True
     user.save()
     for each in permissions:
@@ -176,9 +175,43 @@ def test_the_page_of_what_a_run_is_about_has_a_button_that_answers(h: Harness, p
     h.settle()
     [question] = questions_of(run.id)
     root = User.objects.create_superuser("root")
-    page = text(staff(root).get(reverse("admin:shop_order_change", args=[order.pk])))
-    assert f'href="{INBOX}{question.id}/answer/"' in page
+    place = reverse("admin:shop_order_change", args=[order.pk])
+    page = text(staff(root).get(place))
+    assert f'href="{INBOX}{question.id}/answer/?next={quote(place, safe="")}"' in page
     assert "Answer “approve refund”" in page
+
+
+def test_a_refund_is_approved_by_two_people_on_the_page_of_its_order(h: Harness, people: People) -> None:
+    from project.shop.models import Customer, Order
+
+    order = Order.objects.create(customer=Customer.objects.create(name="Ada", email="ada@shop.example"), total=990)
+    run: Any = h.start(refund.using(about=order), approvals=2, permission="shop.change_order")
+    h.settle()
+    place = reverse("admin:shop_order_change", args=[order.pk])
+    own = Permission.objects.get(codename="change_order", content_type__app_label="shop")
+    for name in ("anna", "bert"):
+        user: User = getattr(people, name)
+        client = staff(user, "view_run")
+        assert client.get(place).status_code == 403, "the model's own permission"
+        user.user_permissions.add(own)
+        page = text(client.get(place))
+        [path] = re.findall(r'href="([^"]*/answer/[^"]*)"', page)
+        done = post(client, path, amount="12.50", approved="on", durable_comment=f"fine, {name}")
+        assert (done.status_code, done["Location"]) == (302, place)
+        assert "Answer “" not in text(client.get(place)), "nobody approves twice"
+        h.settle()
+    assert run.output[1:] == ["bert", "fine, bert"]
+
+
+@pytest.mark.parametrize(
+    "back", ["https://evil.example/", "//evil.example/", "javascript:alert(1)", "\x00", "a" * 9_000]
+)
+def test_an_answer_leads_to_no_other_site(h: Harness, people: People, back: str) -> None:
+    _run, path = opened(h)
+    client = staff(people.allowed("anna"))
+    done = post(client, f"{path}?{urlencode({'next': back})}", amount="1", approved="on")
+    assert done.status_code == 302
+    assert done["Location"] in (INBOX, "a" * 9_000)
 
 
 def test_claiming_commenting_and_handing_over(h: Harness, people: People) -> None:
