@@ -225,7 +225,7 @@ def test_progress_is_sent_only_when_it_has_changed(client: Client, harness: Harn
     assert "<html" not in second.content.decode()
 
 
-@pytest.mark.parametrize("name", ["answer", "cancel", "review"])
+@pytest.mark.parametrize("name", ["answer", "cancel", "review", "refund", "hand-back"])
 def test_what_changes_something_is_posted_with_a_token(name: str, harness: Harness, place_order: PlaceOrder) -> None:
     client = Client(enforce_csrf_checks=True)
     url = reverse(f"shop:{name}", args=[place_order().token])
@@ -334,7 +334,9 @@ def test_an_operator_breaks_and_mends_a_service_in_the_admin(admin_client: Clien
     assert [switch.service for switch in Fault.objects.filter(is_on=True)] == ["bank"]
 
 
-@pytest.mark.parametrize("model", ["product", "customer", "order", "charge", "refund", "label", "mail", "review"])
+@pytest.mark.parametrize(
+    "model", ["product", "customer", "order", "charge", "transfer", "refund", "label", "mail", "review"]
+)
 def test_the_admin_lists_what_happened(
     admin_client: Client, harness: Harness, place_order: PlaceOrder, model: str
 ) -> None:
