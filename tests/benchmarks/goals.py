@@ -30,6 +30,7 @@ class Goal:
 GOALS = (
     Goal("steps", BARE, "at least", 0.6),
     Goal("async steps", BARE, "at least", 0.45),
+    Goal("CPU of once steps beside each other", "CPU of plain steps beside each other", "at most", 1.7),
     Goal("steps", "dbos steps", "at least", 5),
     Goal("steps", "absurd steps", "at least", 1.9),
     Goal("replay of 10,000", "", "at most", 20, "µs/entry"),
