@@ -170,6 +170,8 @@ class _Attempt:
             yield from self._settle_lost()
         elif self.entry.status == EntryStatus.HELD:
             yield from self._stay_held()
+        if self.entry.status == EntryStatus.HELD:
+            raise held_park(self.entry)
         if self.entry.status == EntryStatus.UNKNOWN and (yield from self._is_found()):
             return self._recorded()
         if self.entry.status == EntryStatus.EXHAUSTED:

@@ -181,6 +181,32 @@ class TestVerify:
         h.finish(run)
         assert (run.output, len(bank.calls), len(bank.asked)) == ("r1", 1, 1)
 
+    def test_a_death_in_the_call_without_a_verify_is_left_to_a_person(self, h: Harness, bank: Bank) -> None:
+        bank.errors = iter([("after", SimulatedCrash("in the call"))])  # type: ignore[list-item]  # no Exception
+        run = h.start(lambda ctx: ctx.step("charge", bank.charge, 7, 990, once=True))
+        with pytest.raises(SimulatedCrash):
+            h.run(run)
+        h.settle()
+        assert [each.reason for each in h.held(run)] == ["unknown"]
+        assert bank.calls == [(7, 990)]
+
+    def test_a_death_in_the_last_attempt_is_left_to_a_person(self, h: Harness, bank: Bank) -> None:
+        calls: list[int] = []
+
+        def ship() -> None:
+            calls.append(len(calls))
+            if len(calls) == 1:
+                raise SimulatedCrash("before it is committed that it has begun")
+            raise SimulatedCrash("in the call")
+
+        run = h.start(lambda ctx: ctx.step("ship", ship, max_retries=0, when_exhausted="hold"))
+        for _ in range(2):  # after a crash each attempt is committed before it begins
+            with pytest.raises(SimulatedCrash):
+                h.run(run)
+        h.settle()
+        assert [each.reason for each in h.held(run)] == ["exhausted"]
+        assert len(calls) == 2
+
     def test_a_verify_that_raises_is_asked_again_with_the_steps_backoff(self, h: Harness, bank: Bank) -> None:
         bank.errors = iter([("after", BankError("timeout"))])
         bank.answers = iter([ValueError("away"), ValueError("away"), "truth"])
