@@ -8,7 +8,7 @@ from project.settings import SHOP as BASE_SHOP
 
 INSTALLED_APPS = [*BASE_APPS, "tests.e2e"]
 DURABLE = {
-    "LEASE": 2.0,
+    "LEASE": float(os.environ.get("E2E_LEASE", "2.0")),
     "LIMITS": {
         "carrier": {"rate": "5/s"},
         "faults-all": {"at_once": 3},

@@ -32,6 +32,7 @@ from durable import (
     NotDone,
     RetryLater,
     RollbackContext,
+    Unknown,
     current_step,
     get_run,
     workflow,
@@ -599,3 +600,39 @@ def paying(ctx: Context, order: int, dies: bool, fails: bool) -> str:
     if fails:
         raise CriticalError("out of stock")
     return receipt
+
+
+def find_sometimes(order: int, dies: bool) -> Found[str] | NotDone | Unknown:
+    """What the bank says, if it can tell; now and then it kills who asks, or is away."""
+    with redis() as bank:
+        chance = bank.incr(f"outside:asked:{current_step().idempotency_key}") * 5 + order
+    if dies and chance % 17 == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if chance % 3 == 0:
+        raise ConnectionError("the bank is away")
+    return find_at_bank(order, dies) if chance % 3 == 1 else Unknown("the bank cannot tell")
+
+
+def print_label(order: int) -> str:
+    """Fail now and then."""
+    with redis() as bank:
+        if (bank.incr(f"outside:labels:{order}") + order) % 3 == 0:
+            raise ConnectionError("no paper")
+    return f"label {order}"
+
+
+@workflow(name="faults.held_paying", when_exhausted="hold")
+def held_paying(ctx: Context, order: int, dies: bool, asks: bool) -> list[str]:
+    """Charge once, side by side with a label; people decide what the bank cannot tell, and what has no paper."""
+    asking: dict[str, Any] = {"verify": find_sometimes, "verify_retries": 1} if asks else {}
+    backoff: dict[str, Any] = {"max_retries": None, "retry_backoff_base": 0.01, "retry_backoff_max": 0.05}
+
+    def charge(branch: Context) -> str:
+        receipt: str = branch.step("charge", charge_at_bank, order, dies, once=True, **asking, **backoff)
+        return receipt
+
+    def label(branch: Context) -> str:
+        printed: str = branch.step("label", print_label, order, max_retries=0)
+        return printed
+
+    return sorted(ctx.join("order", {"charge": charge, "label": label}).values())
