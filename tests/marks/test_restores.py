@@ -170,7 +170,6 @@ def rows(url: str) -> list[Any]:
         return session.execute(FENCES).fetchall()
 
 
-@pytest.mark.parametrize("way", ["one at a time", "in threads", "without Redis"])
 def counter(url: str) -> int:
     """How far the database has come."""
     with psycopg.connect(url, autocommit=True) as session:
@@ -178,6 +177,7 @@ def counter(url: str) -> int:
     return int(found)
 
 
+@pytest.mark.parametrize("way", ["one at a time", "in threads", "without Redis"])
 def test_a_standby_that_lagged_is_promoted_under_workers(
     way: str, primary: EmbeddedPostgres, address: Address, make_site: Callable[..., Site], tmp_path: Path
 ) -> None:
