@@ -66,7 +66,7 @@ def test_each_address_is_described(committed: dict[str, Any]) -> None:
     described = {
         path[1:].replace("{run_id}", "<str:run_id>").replace("{message_id}", "<str:message_id>")
         .replace("{location}", "<path:location>").replace("{name}", "<path:name>")
-            .replace("{bulk_id}", "<str:bulk_id>").replace("{cause}", "<str:cause>")
+            .replace("{bulk_id}", "<str:bulk_id>").replace("{cause}", "<str:cause>").replace("{question_id}", "<str:question_id>")
         for path in committed["paths"]
     }  # fmt: skip
     assert described == addresses
