@@ -236,7 +236,7 @@ def test_a_timeline_is_opened_followed_and_shown_in_real_time(
     page.get_by_role("link", name="real time").click()
     page.wait_for_url("**time=real**")
     page.get_by_role("link", name="gaps folded").wait_for()
-    page.get_by_role("link", name="Events").click()
+    page.get_by_role("navigation", name="Parts of this page").get_by_role("link", name="Events").click()
     page.get_by_role("link", name="Newest first").click()
     page.wait_for_url("**order=newest**")
     assert page.get_by_role("region", name="Events").get_by_role("row").nth(1).inner_text().count("failed")
