@@ -190,8 +190,9 @@ def lead(admin: AdminPages, _request: HttpRequest, key: str) -> HttpResponse:
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the whole page."""
     run = pages.find(request, key)
-    progress, children = progress_of(run), count_children(run.id, access.within(request))
-    context = _context(admin, request, run, progress, children, pages.now(), _emitting(request, run, progress))
+    now = pages.now()
+    progress, children = progress_of(run, now), count_children(run.id, access.within(request))
+    context = _context(admin, request, run, progress, children, now, _emitting(request, run, progress))
     # beside the part that is renewed, which would lose what somebody writes
     return admin.page(request, "run", {**context, "questions_asked": cards_of_run(admin, request, run)})
 
@@ -199,8 +200,8 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Return the part of the page that changes, or 304 if nothing has changed."""
     run = pages.find(request, key)
-    progress, children = progress_of(run), count_children(run.id, access.within(request))
     now = pages.now()
+    progress, children = progress_of(run, now), count_children(run.id, access.within(request))
     streams = _emitting(request, run, progress)
     etag = _etag(request, run, progress, children, now, streams)
     if pages.is_known(request, etag):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Aggregate, Count, DurationField, ExpressionWrapper, F, Max, Q, Sum, TextField, Value
@@ -45,8 +46,8 @@ class Progress:
     is_pruned: bool
 
 
-def progress_of(run: Run) -> Progress:
-    """Return the run's progress; three statements, and one more for a run that a worker has.
+def progress_of(run: Run, now: datetime | None = None) -> Progress:
+    """Return the run's progress at `now`; three statements, and one more for a run that a worker has.
 
     Only one of them for a long history whose run rests (`durable.inspection.history_counts`).
     """
@@ -62,8 +63,7 @@ def progress_of(run: Run) -> Progress:
         run.summary,
         found["failed_attempts"],
     ]
-    now = timezone.now()
-    running = activities_of_runs([run], now)[run.id]
+    running = activities_of_runs([run], now or timezone.now())[run.id]
     row += [mark for each in running for mark in (each.key[1], each.stack_taken_at, each.abandon_asked_at)]
     # Begins and ends of entries, and starts of children, are numbered from 0 on, without a gap.
     numbered = max(found["begun"] or 0, found["finished"] or 0) + 1 if found["entries"] else 0
