@@ -21,9 +21,9 @@ from django.test import override_settings
 from rest_framework.authtoken.models import Token
 
 from durable import get_run
-from durable.models import Cause, QueueMessage
+from durable.models import Cause, Question, QueueMessage
 from durable.operations import bulk
-from tests.api.workflows import add, ask, fail, loop
+from tests.api.workflows import add, approve, ask, fail, loop
 from tests.faults.passing import pass_once
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -44,6 +44,8 @@ def make_runs() -> None:
         add.using(id="completed").start(1),
         fail.using(id="failed").start(),
         ask.using(id="waiting").start(),
+        approve.using(id="asking").start(),
+        approve.using(id="asking by a form").start("tests.people.forms:RefundForm"),
     ):
         pass_once(handle)
     get_run("waiting").send("other", {"a": [1, None, "\ud800\x00"]})
@@ -76,7 +78,11 @@ def described(tmp_path: Path) -> Path:
     document: dict[str, Any] = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
     document["components"]["securitySchemes"] = {"token": {"type": "apiKey", "in": "header", "name": "Authorization"}}
     document["security"] = [{"token": []}]
-    there_is = {**THERE_IS, "cause": [*Cause.objects.values_list("fingerprint", flat=True), "nothing"]}
+    there_is = {
+        **THERE_IS,
+        "cause": [*Cause.objects.values_list("fingerprint", flat=True), "nothing"],
+        "question_id": [*Question.objects.values_list("question_id", flat=True), "nothing"],
+    }
     for path, methods in document["paths"].items():
         for operation in methods.values():
             for parameter in operation.get("parameters", []):

@@ -31,6 +31,11 @@ def refuse(ctx: Context) -> None:
     message.refuse(f"{message.body['sku']} is out of stock")
 
 
+@workflow(name="tests.api.approve")
+def approve(ctx: Context, form: str | None = None) -> bool:
+    return ctx.ask_person("approve", form).approved
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the workflow below is told."""

@@ -26,8 +26,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 ELSEWHERE = [
     *("admin:app_list", "admin:durable_operatoraction_add", "admin:durable_operatoraction_delete", "admin:index"),
 ]
-#: Answers that nothing is there: a stack that nobody has asked for, and an address that is none.
-NOTHING = {"/intern/durable/runs/a/stack?location=rest", "/intern/durable/nowhere"}
+#: Answers that nothing is there: a stack that nobody has asked for, a question and an address that are none, and a step
+#: that emits nothing.
+NOTHING = {
+    "/intern/durable/runs/a/stack?location=rest",
+    "/intern/durable/questions/0000000000000000",
+    "/intern/durable/nowhere",
+    "/intern/verwaltung/durable/run/run/stream/?at=charge",
+}
 #: What differs from one process to another.
 SECRETS = re.compile(r'name="csrfmiddlewaretoken" value="\w+"|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 OURS = re.compile(r'<div class="app-durable module.*?</table>\s*</div>', re.DOTALL)
