@@ -59,6 +59,12 @@ COMPUTED = """() => {
   };
 }"""
 
+#: Whether an element is not in the middle of fading in.
+OPAQUE = """(element) => {
+  for (let each = element; each; each = each.parentElement) if (getComputedStyle(each).opacity !== "1") return false;
+  return true;
+}"""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -168,7 +174,7 @@ def of_the_object(name: str, page: Page) -> Iterator[object]:
     if tab.count():  # a theme may show inlines in tabs
         tab.click()
         section.wait_for(state="visible")
-        page.evaluate("Promise.allSettled(document.getAnimations().map((each) => each.finished))")  # it may fade in
+        page.wait_for_function(OPAQUE, arg=section.element_handle())  # it may fade in, after another tab fades out
     if section.count() != 1 or not section.is_visible():
         yield "no runs of the object"
         return
