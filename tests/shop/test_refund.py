@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import django
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core import mail
@@ -183,7 +184,9 @@ def test_only_an_order_that_was_sent_is_given_back(client: Client, harness: Harn
 def test_a_colleague_answers_from_the_page_of_the_post_without_a_login(
     client: Client, harness: Harness, order: Order, colleagues: list[User]
 ) -> None:
-    with override_settings(EMAIL_BACKEND="project.shop.services.post.Postman"):
+    backend = "project.shop.services.post.Postman"
+    mailing = {"EMAIL_BACKEND": backend} if django.VERSION < (6, 1) else {"MAILERS": {"default": {"BACKEND": backend}}}
+    with override_settings(**mailing):
         checkout.ask_for_refund(order)
         harness.settle()
     assert mail.outbox == []
