@@ -282,7 +282,7 @@ class Migration(migrations.Migration):
                 (
                     "when_held",
                     durable.models.rows.NameField(
-                        choices=[("keep", "keep"), ("free", "free")], default="keep", max_length=8
+                        choices=[("keep", "keep"), ("free", "free")], db_default="keep", default="keep", max_length=8
                     ),
                 ),
                 ("is_over", models.BooleanField(default=False)),

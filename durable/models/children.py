@@ -125,7 +125,7 @@ class ChildGroup(Row):
     at_once = models.IntegerField(null=True, blank=True)
     on_failure = NameField[str, str](max_length=8, choices=choices(OnFailure))
     when_parent_ends = NameField[str, str](max_length=8, choices=choices(WhenParentEnds))
-    when_held = NameField[str, str](max_length=8, choices=choices(WhenHeld), default=WhenHeld.KEEP)
+    when_held = NameField[str, str](max_length=8, choices=choices(WhenHeld), default="keep", db_default="keep")
     is_over = models.BooleanField(default=False)
     is_dropped = models.BooleanField(default=False)
 
