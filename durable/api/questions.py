@@ -21,7 +21,7 @@ from durable.api.schema import described
 from durable.core.errors import FormInvalidError, NotAllowedError, QuestionClosedError
 from durable.core.ids import MAX_REASON
 from durable.listings.access import actor_of, may, seen_of
-from durable.listings.people import QUESTIONS, QuestionDetail, QuestionState, seen_questions
+from durable.listings.people import QUESTIONS, QuestionDetail, QuestionState, SeenQuestions, seen_questions
 from durable.listings.problems import ProblemError
 from durable.listings.shapes import data_of
 from durable.operations import people
@@ -82,9 +82,9 @@ class QuestionView(View):
         With `durable.operate_run` and `durable.view_run`, also one that is for others.
         """
         question = _found(question_id)
-        if not _sees(request, question):
+        is_seen, seen = _sees(request, question)
+        if not is_seen:
             raise _missing()
-        _, seen = seen_questions(seen_of(request), request.user, [question])
         return Response(data_of(QuestionDetail, question, seen))
 
 
@@ -99,11 +99,11 @@ def _missing() -> ProblemError:
     return ProblemError("not-found", 404, "There is no such question, or it is for somebody else.")
 
 
-def _sees(request: Request, question: Question) -> bool:
+def _sees(request: Request, question: Question) -> tuple[bool, SeenQuestions]:
+    """Return whether the caller may answer the question or sees it as an operator, and what it is shown with."""
     shown, seen = seen_questions(seen_of(request), request.user, [question])
-    if shown and question.is_for(request.user):
-        return True
-    return may(request, "operate_run") and question.run_id in seen.runs
+    is_theirs = bool(shown) and question.is_for(request.user)
+    return is_theirs or (may(request, "operate_run") and question.run_id in seen.runs), seen
 
 
 class QuestionVerbView(View):
@@ -120,12 +120,12 @@ class QuestionVerbView(View):
 
         def done() -> Done:
             question = _found(question_id)
-            if question.is_for_operators and not _sees(request, question):
+            if question.is_for_operators and not _sees(request, question)[0]:
                 raise _missing()
             try:
                 act(question, given)
             except (NotAllowedError, FormInvalidError, QuestionClosedError):
-                if not _sees(request, question):
+                if not _sees(request, question)[0]:
                     raise _missing() from None
                 raise
             seen = seen_of(request)
