@@ -6,13 +6,15 @@ in LAYERS where it belongs.
 """
 
 import ast
+import functools
 import re
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 import pytest
 
@@ -163,20 +165,25 @@ def layer_of(module: str) -> str | None:
     return None
 
 
-def is_for_types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+def dotted(node: ast.expr) -> str:
+    """The name that stands there, with its dots; nothing if it is another expression."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_for_types_only(node: ast.AST) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and dotted(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Every node that can have an effect at run time."""
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and is_for_types_only(child):
-            for branch in child.orelse:
-                yield branch
-                yield from nodes(branch)
-            continue
-        yield child
-        yield from nodes(child)
+    waiting = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        children = node.orelse if is_for_types_only(node) else list(ast.iter_child_nodes(node))
+        yield from children
+        waiting.extend(children)
 
 
 def imports_of(module: str, source: str, *, known: frozenset[str] = frozenset(SOURCES)) -> list[Import]:
@@ -192,7 +199,7 @@ def imports_of(module: str, source: str, *, known: frozenset[str] = frozenset(SO
                 submodule = f"{node.module}.{alias.name}"
                 imported = submodule if submodule in known else node.module
                 found.append(Import(module=module, line=node.lineno, imported=imported))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"import_module", "importlib.import_module"}:
+        elif isinstance(node, ast.Call) and dotted(node.func) in {"import_module", "importlib.import_module"}:
             argument = node.args[0] if node.args else None
             if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 found.append(Import(module=module, line=node.lineno, imported=argument.value))
@@ -235,8 +242,9 @@ def wrong_direction(found: Import) -> str | None:
     return f"{found.module}:{found.line} ({layer}) imports {found.imported} ({target})"
 
 
-def imports() -> list[Import]:
-    return [found for module, path in SOURCES.items() for found in imports_of(module, path.read_text())]
+@functools.cache
+def imports() -> tuple[Import, ...]:
+    return tuple(found for module, path in SOURCES.items() for found in imports_of(module, path.read_text()))
 
 
 def is_import_of_rq_elsewhere(found: Import) -> bool:

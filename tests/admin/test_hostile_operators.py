@@ -132,6 +132,7 @@ LIST = ["live", "sort", "columns", "worker", "cause", "place", "undone", "attent
 HOSTILE = ["%00", "%ED%A0%80", "%E2%80%AE", "x" * 100_000, "%0d%0aSet-Cookie:a=b", "'\"><script>", "9" * 400, "[]", "٣"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", HOSTILE)
 def test_hostile_addresses_break_no_page(stage: Stage, operator: Client, value: str) -> None:
     stage.start(flows.approve, id="run")
@@ -165,6 +166,7 @@ def test_moments_at_the_ends_of_time(stage: Stage, operator: Client, begin: str)
         assert operator.get(url("changelist"), {name: begin}).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["\x00", "\u202e", "\r\nX: y", "x" * 9_999, "{{ run }}<b>"])
 def test_hostile_texts_break_no_action(stage: Stage, operator: Client, text: str) -> None:
     stage.start(flows.approve, id="run")

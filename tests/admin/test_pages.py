@@ -124,6 +124,7 @@ def test_an_id_of_odd_characters_has_pages(stage: Stage, operator: Client) -> No
     assert json.loads(export.content)["run"]["id"] == odd
 
 
+@pytest.mark.slow
 def test_text_that_cannot_be_written_is_shown_by_its_number(stage: Stage, operator: Client) -> None:
     stage.start(flows.odd, id="odd")
     for name in ("changelist", "change", "live", "send", "act"):

@@ -97,6 +97,7 @@ class TestWhatIsKept:
         assert lines_of(before=third, limit=1) == [LOGGED[1]]
         assert second
 
+    @pytest.mark.slow
     def test_the_newest_of_each_run(self, stage: Stage) -> None:
         with _installed(RunLogHandler(lines=20)) as handler:
             for number in range(10):

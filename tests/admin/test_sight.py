@@ -92,6 +92,7 @@ def answered(client: Client, path: str, data: dict[str, Any] | None = None) -> t
 MARKS: Final = re.compile(r"\brun-\d+\b|\bzq\b|no answer for|went wrong|the bank is closed|tests\.(?!quick\b)\w+")
 
 
+@pytest.mark.slow
 def test_no_page_shows_anything_of_a_hidden_run(stage: Stage, ada: Client, make_user: Any) -> None:
     stage.start(flows.quick, id="mine-1")
     fill(stage, make_user(*EVERY, name="zq"))

@@ -98,6 +98,7 @@ def test_the_doctor_says_what_the_code_has_left_behind(shell: Shell) -> None:
     assert "no longer in the code, and paused: renamed" in shell("doctor").out
 
 
+@pytest.mark.slow
 def test_the_doctor_says_which_schedules_skip_moments(shell: Shell) -> None:
     create(shell)
     assert "ticks_skipped" not in shell("doctor").out

@@ -37,6 +37,7 @@ def lines(panel: dict[str, Any], *names: str) -> list[tuple[Any, ...]]:
     return [tuple(line[name] for name in names) for line in panel["lines"]]
 
 
+@pytest.mark.slow
 def test_each_verb_is_a_line_with_what_became_of_its_transaction(panels: dict[str, dict[str, Any]]) -> None:
     """The start and the send inside `start_or_send` are no lines of their own."""
     assert lines(panels["/kinds/"], "verb", "about", "transaction") == [

@@ -204,6 +204,7 @@ def test_what_does_not_record_at_once_is_refused() -> None:
         SECONDS.time()
 
 
+@pytest.mark.slow
 def test_the_guard_lets_counters_of_several_processes_write_their_files(tmp_path: Path) -> None:
     """With PROMETHEUS_MULTIPROC_DIR a counter opens a file at its first use: here between two operations."""
     program = """

@@ -21,6 +21,8 @@ import yaml
 
 from durable.replay_check.markdown import MARKER
 
+pytestmark = pytest.mark.slow
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 TOKEN: Final = "secret-token"
 TEXT: Final = f"{MARKER}\n\n3 open runs: all go on with this change.\n"

@@ -42,6 +42,7 @@ def check_ins(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in sent if each.get("type") == "check_in"]
 
 
+@pytest.mark.slow
 def test_an_event_has_the_run_as_tags_and_a_link_to_its_page(events: dict[str, dict[str, Any]]) -> None:
     tags = {"durable.run_id": "run-1", "durable.workflow": "program.charging", "durable.step": "charge"}
     assert tags.items() <= events["run-1"]["tags"].items()

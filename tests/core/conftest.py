@@ -1,7 +1,10 @@
 """What the tests of the engine share: the two flavours of a workflow, and a harness with a fixed clock."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -10,6 +13,21 @@ from tests.core import undoing
 from tests.core.flavours import Flavour
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HERE: Final = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count a test that has both flavours and further parameters to those that take long, but for every fifth case of
+    the asynchronous flavour: the drivers differ, the histories do not."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if HERE in item.path.parents and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            parameters = item.callspec.params
+            if parameters.get("flavour") == "async" and len(parameters) > 1:
+                name = item.nodeid.partition("[")[0]
+                if seen[name] % 5:
+                    item.add_marker(pytest.mark.slow)
+                seen[name] += 1
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -746,6 +746,7 @@ def test_arbitrary_text_is_a_value_or_a_payload_error(text: Any) -> None:
     decode_or_refuse(text)
 
 
+@pytest.mark.slow
 @prop
 @given(values, st.data())
 def test_damaged_text_is_a_value_or_a_payload_error(value: Any, data: st.DataObject) -> None:

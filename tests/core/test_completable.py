@@ -77,7 +77,7 @@ async def in_a_loop(ctx: Any, act: Any) -> Any:
         if n == 2:
             await act(ctx)
         await ctx.sleep("rest", 1)
-        return Continue(n + 1) if n < 7 else Break()
+        return Continue(n + 1) if n < 4 else Break()
 
     await ctx.loop("loop", body, state=0, history_prune_interval=2)
 

@@ -191,6 +191,7 @@ def test_keeps_completed_steps_with_a_rollback_handler(h: Harness, flavour: Flav
     assert locations(run)[2:] == [f"loop/~{n}/charge" for n in range(10)]
 
 
+@pytest.mark.slow
 def test_ten_thousand_iterations_cost_as_much_each_as_the_first_ones(h: Harness) -> None:
     """Counted, not timed: entries per commit, and commits per iteration."""
     sizes: list[int] = []

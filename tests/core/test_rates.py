@@ -103,6 +103,7 @@ def recorded(run_id: str, location: str = "call") -> Any:
     return entry
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short_sleep", [0, 0.1])
 def test_hundreds_of_runs_begin_in_order_at_the_rate(settings: Any, short_sleep: float) -> None:
     settings.DURABLE = {**settings.DURABLE, "LIMITS": {"rates-hundred": {"rate": "100/s"}}}

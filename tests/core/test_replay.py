@@ -760,6 +760,7 @@ def test_a_worker_that_dies_in_the_replay(
     assert {each.location for each in again.history()} == {each.location for each in run.history()}
 
 
+@pytest.mark.slow
 def test_a_long_history_is_planned_in_a_moment(h: Harness, flavour: Flavour) -> None:
     """Two thousand entries, each of which goes: once they were looked for in all the others."""
     world = World()

@@ -254,6 +254,7 @@ def test_waits_between_attempts(h: Harness, flavour: Flavour, options: dict[str,
     assert delays(h, flavour, 6, **options) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_retries_without_end_do_not_overflow(h: Harness) -> None:
     fails = Counted(fails=1200)  # a float ends at 2**1024
 

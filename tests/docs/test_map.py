@@ -69,13 +69,15 @@ def lost_names(part: str) -> list[str]:
     return lost
 
 
-def docstrings() -> Iterator[tuple[Path, str]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node)
-                if text:
-                    yield path.relative_to(ROOT), text
+@functools.cache
+def docstrings() -> list[tuple[Path, str]]:
+    return [
+        (path.relative_to(ROOT), text)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+    ]
 
 
 @functools.cache
@@ -164,13 +166,13 @@ def test_the_docstring_of_a_package_names_its_modules() -> None:
     """Each name that begins a fact of a list there is a module of the package, or is defined in one."""
     lost = []
     for path, text in docstrings():
-        if path.name != "__init__.py":
+        if path.name != "__init__.py" or not (items := re.findall(r"^- (.+(?:\n  .+)*)", text, re.MULTILINE)):
             continue
         folder = (ROOT / path).parent
         there = {each.stem for each in folder.rglob("*")} | {
             name for each in folder.rglob("*.py") for name in identifiers(each)
         }
-        for item in re.findall(r"^- (.+(?:\n  .+)*)", text, re.MULTILINE):
+        for item in items:
             names = re.findall(r"(?:^|[;:.,] )`([a-z_]+(?:\.\w+)?)`", " ".join(item.split()))
             lost += [f"{path}: {name}" for name in names if not there.issuperset(name.split("."))]
     assert lost == []

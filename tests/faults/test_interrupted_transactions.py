@@ -66,6 +66,7 @@ def interrupted(ctx: Context, number: int, atomic: bool) -> str:
     return attempt.failure.error.type if attempt.failure else "none"
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("atomic", [True, False])
 def test_the_run_and_the_connection_go_on(atomic: bool) -> None:

@@ -356,6 +356,7 @@ async def held_open(ctx: AsyncContext) -> None:
     await ctx.join("both", {"a": lambda c: c.step("hold", hold, timeout=10), "b": lambda c: c.step("other", other)})
 
 
+@pytest.mark.slow
 @production
 def test_no_commit_is_made_inside_the_transaction_of_another_branch() -> None:
     handle = held_open.start()

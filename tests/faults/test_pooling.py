@@ -110,6 +110,7 @@ def pooled(ctx: Context, partner: str) -> list[Any]:
     return [joined, came.body, moment.isoformat()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["auto", False])
 def test_runs_live_behind_a_pooler_that_forgets_every_session(
     counter: None, pooler: Pooler, setting: object, settings: Any, caplog: pytest.LogCaptureFixture
@@ -242,6 +243,7 @@ def work() -> None:
     work_off(conf.QUEUE, store=store_for(conf.DATABASE), seconds=120)
 
 
+@pytest.mark.slow
 def test_a_run_lives_wholly_in_the_database_that_the_settings_name(
     elsewhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,6 +177,7 @@ def test_the_twins_for_async_code_raise_it_too(refusing: Callable[[], int]) -> N
     assert QueueMessage.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_a_replay_is_planted_whole_or_not_at_all(refusing: Callable[[], int]) -> None:
     handle = persistently(plain.using(id="run").start)
     finish(handle, production_store())

@@ -414,6 +414,7 @@ def test_a_run_that_is_moved_while_a_worker_has_it_goes_on_in_the_other_queue_af
     assert logged.detail == f'from the queue "{QUEUE}" to "{OTHER}"; worker {record.worker} goes on to its next park'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.usefixtures("attentive")
 def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.MonkeyPatch) -> None:

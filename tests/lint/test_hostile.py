@@ -116,6 +116,7 @@ def test_imports_in_a_circle_end(tmp_path: Path) -> None:
     assert the_one(lint([tmp_path])).id == "W101"
 
 
+@pytest.mark.slow
 def test_code_that_calls_itself_ends(tmp_path: Path) -> None:
     calls = "\n".join(f"    helper_{n}(ctx)" for n in range(60))
     helpers = "\n".join(f"def helper_{n}(ctx):\n{calls}\n" for n in range(60))
@@ -145,6 +146,7 @@ def test_code_that_is_nested_deeply(tmp_path: Path, code: str) -> None:
     assert {each.id for each in lint([path])} <= {UNREADABLE, "W101"}
 
 
+@pytest.mark.slow
 def test_a_file_of_ten_thousand_lines(tmp_path: Path) -> None:
     steps = "\n".join(f"    ctx.step('step {n}', print, {n})" for n in range(10_000))
     path = tmp_path / "long.py"
@@ -152,6 +154,7 @@ def test_a_file_of_ten_thousand_lines(tmp_path: Path) -> None:
     assert sorted(each.id for each in lint([path])) == ["W101", "W132"]
 
 
+@pytest.mark.slow
 def test_a_thousand_files(tmp_path: Path) -> None:
     for number in range(1_000):
         package = tmp_path / f"app{number // 50}"

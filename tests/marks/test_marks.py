@@ -432,6 +432,7 @@ class TestWhatIsSaid:
         assert finding.is_urgent
         assert "went back in time, by 3" in finding.title
 
+    @pytest.mark.slow
     def test_check_finds_it_where_it_asks_the_database(self) -> None:
         sweep()
         assert not [each for each in run_checks(databases=["default"]) if each.id == "durable.W097"]
@@ -439,6 +440,7 @@ class TestWhatIsSaid:
         [found] = [each for each in run_checks(databases=["default"]) if each.id == "durable.W097"]
         assert "went back in time" in found.msg
 
+    @pytest.mark.slow
     def test_check_warns_of_a_deployment_that_keeps_no_mark(self, settings: Settings, tmp_path: Path) -> None:
         def warnings() -> list[str]:
             found = run_checks(tags=["durable"], include_deployment_checks=True)
@@ -531,6 +533,7 @@ class TestTheFile:
         settings.DURABLE = {**project.DURABLE, "REDIS": False, "MARK": str(path)}
         return path
 
+    @pytest.mark.slow
     def test_is_whole_whenever_it_is_read_though_its_writers_are_killed(self, path: Path) -> None:
         program = (
             "import sys, django; django.setup()\n"

@@ -276,6 +276,7 @@ class TestEndpoint:
         assert (answer.status_code, answer["Content-Type"].partition(";")[0]) == (200, "text/plain")
 
 
+@pytest.mark.slow
 def test_nothing_is_counted_unless_it_is_asked_for() -> None:
     code = "import django; django.setup(); import sys; print('durable.metrics.instruments' in sys.modules)"
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}
@@ -286,6 +287,7 @@ def test_nothing_is_counted_unless_it_is_asked_for() -> None:
     assert done.stdout.split() == ["False"]
 
 
+@pytest.mark.slow
 def test_django_prometheus_shows_them_too(tmp_path: Path) -> None:
     """Its own registry is prometheus_client's, which then has both kinds; it is exported without tables too."""
     code = """

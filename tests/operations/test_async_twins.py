@@ -127,6 +127,7 @@ class TestPlainLoop:
         assert loop.run(wait()) == [number * 2 for number in range(MANY)]
         eventually(lambda: not other_sessions())
 
+    @pytest.mark.slow
     def test_more_waits_than_threads_end_at_their_time(self, loop: asyncio.Runner) -> None:
         runs = [double.start(number) for number in range(100)]  # more than an executor has threads
 

@@ -187,6 +187,7 @@ for place in range(20):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.redis
 def test_two_processes_that_debounce_one_key(child_environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", STARTING]

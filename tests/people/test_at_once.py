@@ -93,6 +93,7 @@ def test_a_deleted_run_takes_its_questions_along() -> None:
     assert questions_for(one) == []
 
 
+@pytest.mark.slow
 def test_whom_10000_questions_are_not_for_is_decided_by_one_statement_along_the_index() -> None:
     one, other = User.objects.create_user("one"), User.objects.create_user("other")
     one.user_permissions.add(Permission.objects.get(codename="change_group", content_type__app_label="auth"))

@@ -482,6 +482,7 @@ def test_a_written_operation_is_the_same_when_it_is_read(tmp_path: Path) -> None
     assert MOVE.migration_name_fragment != HANDLER.migration_name_fragment
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("db")
 def test_10_000_runs_cost_as_many_statements_as_one() -> None:
     def statements(operation: MoveClass) -> int:

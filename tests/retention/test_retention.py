@@ -494,6 +494,7 @@ class TestLocks:
         assert found is not None
         assert found.state == "pending"
 
+    @pytest.mark.slow
     def test_a_pruner_takes_what_another_one_is_not_at_and_waits_for_none_of_it(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -539,6 +540,7 @@ class TestLocks:
         prune(Policy.of(DAY))  # a cause goes once its last failure has
         assert not Cause.objects.exists()
 
+    @pytest.mark.slow
     def test_two_processes_share_the_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("durable.retention.BATCH", 5)
         for number in range(60):
@@ -610,6 +612,7 @@ class TestSweep:
         assert left == [3, 1, 0, 0]
         assert runs() == {"next"}
 
+    @pytest.mark.slow
     def test_a_round_that_is_not_over_gets_more_of_the_next_sweeps(
         self, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -692,7 +695,8 @@ class TestSweep:
             sweep.tick(NOW)
         assert OperatorAction.objects.count() == 2
 
-    def test_a_round_ends_within_a_sweep_if_there_is_time(self, sweep: Sweep) -> None:
+    def test_a_round_ends_within_a_sweep_if_there_is_time(self, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(timer, "PRUNE_FOR", 3600)
         for number in range(5):
             a_run(f"run {number}")
         with override_settings(DURABLE={"RETENTION": {"completed": DAY}, "SWEEP_INTERVAL": 3600}):

@@ -267,6 +267,7 @@ def searched(fields: Fields, zone: str, begin: datetime, end: datetime) -> list[
     return sorted(each for each in found if begin < each <= end)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_the_moments_are_those_that_a_search_through_every_minute_finds(data: st.DataObject) -> None:
@@ -290,6 +291,7 @@ def until(rule: str, zone: str, begin: datetime, end: datetime) -> Iterator[date
         yield each
 
 
+@pytest.mark.slow
 def test_every_change_of_every_zone_in_two_years_is_as_searched() -> None:
     rules = [
         Fields(frozenset({0, 30}), frozenset(range(24)), frozenset(range(7)), by_instants=each)

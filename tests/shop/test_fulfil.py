@@ -192,6 +192,7 @@ def rows(order: Order) -> dict[str, int | str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [
@@ -217,6 +218,7 @@ def test_wherever_the_process_dies_the_rows_are_the_same(
     assert harness.crash_everywhere(fulfil, order.pk, drive=drive, check=check) >= 8
 
 
+@pytest.mark.slow
 def test_wherever_the_process_dies_a_cancelled_order_is_undone(harness: Harness, place_order: PlaceOrder) -> None:
     order = place_order()
 

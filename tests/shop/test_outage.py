@@ -92,6 +92,7 @@ def test_a_charge_of_which_nobody_knows_is_found_when_the_bank_is_back(
     assert Charge.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_an_operator_settles_twelve_orders_with_what_the_bank_says_by_telephone(
     stored: Harness, place_order: PlaceOrder
 ) -> None:
@@ -114,6 +115,7 @@ def test_an_operator_settles_twelve_orders_with_what_the_bank_says_by_telephone(
     assert OperatorAction.objects.filter(action="settle", outcome="done").count() == ORDERS
 
 
+@pytest.mark.slow
 def test_an_operator_settles_twelve_orders_at_once_that_the_bank_has_lost(
     stored: Harness, place_order: PlaceOrder
 ) -> None:
@@ -231,6 +233,7 @@ def test_an_order_that_failed_unpaid_can_still_be_recovered(stored: Harness, pla
     assert Charge.objects.count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "database"])
 def test_wherever_the_process_dies_run_and_order_agree_on_an_end_without_a_charge(
     store: Literal["memory", "database"], db: None, place_order: PlaceOrder
@@ -259,6 +262,7 @@ def test_wherever_the_process_dies_run_and_order_agree_on_an_end_without_a_charg
         assert check() == ("failed", Order.Status.UNPAID, 0)
 
 
+@pytest.mark.slow
 def test_wherever_the_process_dies_a_bank_that_does_not_answer_charges_once(
     harness: Harness, place_order: PlaceOrder
 ) -> None:

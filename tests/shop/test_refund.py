@@ -220,6 +220,7 @@ def test_staff_find_the_inbox_the_admin_and_the_post_beside_an_order(client: Cli
     assert QUESTION in client.get(addresses[1]).content.decode()
 
 
+@pytest.mark.slow
 def test_wherever_the_process_dies_the_money_is_given_back_once(
     harness: Harness, order: Order, colleagues: list[User]
 ) -> None:

@@ -211,6 +211,7 @@ def test_a_cart_that_is_left_or_emptied_is_no_order(harness: Harness, product: P
     assert not Order.objects.exists()
 
 
+@pytest.mark.slow
 def test_wherever_the_process_dies_a_cart_is_one_order(harness: Harness, product: Product) -> None:
     def drive(world: Harness, run: Handle) -> None:
         for number, (name, body) in enumerate(

@@ -131,6 +131,7 @@ def test_a_shop_that_cannot_be_reached_is_told_again(client: Client, order: Orde
     assert "Tell the shop again" in page
 
 
+@pytest.mark.slow
 def test_wherever_the_process_dies_the_transfer_is_booked_once(harness: Harness, product: Product) -> None:
     order = checkout.place_order("Ada", "ada@example.org", {product: 2}, by_transfer=True)
 

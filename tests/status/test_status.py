@@ -332,6 +332,7 @@ class TestCost:
             commits[each] = committed() - before
         assert commits[talking] == commits[plain]
 
+    @pytest.mark.slow
     def test_the_statuses_of_a_hundred_steps_are_one_commit(
         self, fast: None, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch, settings: Any
     ) -> None:

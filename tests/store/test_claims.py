@@ -414,6 +414,7 @@ def buffers(since: tuple[datetime, str] | None) -> int:
     return int(explained["Plan"]["Shared Hit Blocks"] + explained["Plan"]["Shared Read Blocks"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("new_tables")
 def test_a_claim_reads_as_much_late_under_a_held_snapshot_as_early(postgres_store: PostgresStore, session: Any) -> None:
     store = postgres_store

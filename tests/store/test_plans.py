@@ -68,6 +68,7 @@ def test_a_function_that_changes_how_plans_are_made_compiles_nothing() -> None:
     assert [each.name for each in changing if "jit=off" not in each.settings] == []
 
 
+@pytest.mark.slow
 def test_a_claim_of_a_queue_with_a_ranked_run_compiles_nothing_on_the_oldest_postgresql(
     oldest_store: PostgresStore, plans: list[str]
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_claim_of_a_queue_with_a_ranked_run_compiles_nothing_on_the_oldest_pos
     assert [plan for plan in plans if "JIT:" in plan] == []
 
 
+@pytest.mark.slow
 def test_short_histories_are_loaded_without_compilation_where_others_are_long(
     oldest_store: PostgresStore, plans: list[str]
 ) -> None:

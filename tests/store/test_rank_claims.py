@@ -79,6 +79,7 @@ def buffers(now: datetime = NOW, limit: int = 10) -> int:
     return int(explained["Plan"]["Shared Hit Blocks"] + explained["Plan"]["Shared Read Blocks"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("new_tables")
 def test_a_backlog_of_15_000_runs_delays_another_shares_run_by_no_claim(postgres_store: PostgresStore) -> None:
     store = postgres_store
@@ -94,6 +95,7 @@ def test_a_backlog_of_15_000_runs_delays_another_shares_run_by_no_claim(postgres
     assert [run.id for run in claim(store, now=at(3), limit=1)] == ["high"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("new_tables")
 def test_neither_a_claim_nor_an_idle_poll_walks_over_sleeping_runs(postgres_store: PostgresStore) -> None:
     store = postgres_store
@@ -109,6 +111,7 @@ def test_neither_a_claim_nor_an_idle_poll_walks_over_sleeping_runs(postgres_stor
     assert buffers() < 300
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("new_tables")
 def test_a_claim_takes_few_of_many_that_are_due(postgres_store: PostgresStore) -> None:
     store = postgres_store
@@ -176,6 +179,7 @@ def session(postgres_alias: str) -> Any:
         yield other
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("new_tables")
 @pytest.mark.parametrize("ranking", [HIGH, LOW, A])
 def test_a_claim_reads_as_much_late_under_a_held_snapshot_as_early(

@@ -46,6 +46,7 @@ def schemas(
         yield
 
 
+@pytest.mark.slow
 def test_runs_of_two_tenants_know_nothing_of_each_other(redis_connection: redis.Redis) -> None:
     for tenant, name in zip(TENANTS, ("ada", "bob"), strict=True):
         with override_settings(DURABLE={"DATABASE": tenant}):

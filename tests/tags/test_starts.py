@@ -232,6 +232,7 @@ def test_a_row_that_a_deleted_run_has_left_stops_no_start(at: Runtime) -> None:
     assert RunTag.objects.get(run="again", name="tenant").created_at == run.info().created_at
 
 
+@pytest.mark.slow
 def test_a_thousand_starts_write_their_tags_in_a_few_statements(at: Runtime) -> None:
     how = one.using(tags={f"t{number}": number for number in range(8)})
     with CaptureQueriesContext(connection) as few:

@@ -219,6 +219,7 @@ def test_children_end_with_their_parent_on_the_database() -> None:
         assert set(Run.objects.values_list("state", flat=True)) == {"cancelled"}
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_crashes_on_the_database_change_nothing() -> None:
     with Harness(now=NOW, store="database") as h:

@@ -237,6 +237,7 @@ class TestInspection:
 
 @pytest.mark.redis
 class TestProcesses:
+    @pytest.mark.slow
     def test_a_process_tells_what_it_is(self, store: Store, run: Run) -> None:
         program = run("durable_worker", "--concurrency", "2", DURABLE_BUILD="7f3a")
         (pid,) = program.pids()
@@ -249,6 +250,7 @@ class TestProcesses:
         assert program.end() == 0
         assert not WorkerProcess.objects.exists()
 
+    @pytest.mark.slow
     def test_a_killed_process_is_known_as_dead(self, store: Store, run: Run) -> None:
         program = run("durable_worker")
         (pid,) = program.pids()
