@@ -6,7 +6,7 @@ the admin takes runs from here. `tests/admin/test_sight.py` refuses a module tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from django.core.exceptions import PermissionDenied
@@ -16,10 +16,8 @@ from django.utils.translation import gettext as _
 from durable.conf import conf
 from durable.inspection import bulks
 from durable.inspection.bulks import BulkSummary
-from durable.inspection.reading import read_alias
 from durable.inspection.run_rules import RunRule, existing_among, find_among
 from durable.models import Run
-from durable.models.run import RunQuerySet
 from durable.operations.audit import Actor
 
 
@@ -42,8 +40,10 @@ def demand(request: HttpRequest, permission: str) -> None:
         )
 
 
-_RULE: Final = RunRule("ADMIN_RUNS")
-_KEPT: Final = "_durable_runs"  # attribute of a request
+_RULE: Final = RunRule("ADMIN_RUNS", is_kept=True)
+visible_runs: Final = _RULE.runs
+within: Final = _RULE.within
+seen_by: Final = _RULE.sees
 
 #: The addresses whose pages show nothing of hidden runs; all others are refused if the rule limits the runs.
 LIMITED: Final = frozenset(
@@ -73,30 +73,9 @@ def is_limited() -> bool:
     return _RULE.is_set
 
 
-def visible_runs(request: HttpRequest) -> RunQuerySet:
-    """Return the runs that the request may see. The project's function is called once for each request."""
-    kept: RunQuerySet | None = getattr(request, _KEPT, None)
-    if kept is None:
-        kept = _RULE.runs(request)
-        setattr(request, _KEPT, kept)
-    return kept.using(read_alias())
-
-
-def within(request: HttpRequest) -> RunQuerySet | None:
-    """Return the runs that the request may see, for `within=` of the inspection; None for all."""
-    return visible_runs(request) if is_limited() else None
-
-
 def existing(request: HttpRequest, ids: Iterable[str | None]) -> frozenset[str]:
     """Return the ids whose runs the request may see; no query if all are visible."""
     return existing_among(within(request), ids)
-
-
-def seen_by(request: HttpRequest) -> Callable[[str], bool] | None:
-    """Return a function for `acting_as(sees=)`: whether the request may see a run id; None if all are visible."""
-    if not is_limited():
-        return None
-    return lambda run_id: visible_runs(request).filter(pk=run_id).exists()
 
 
 def find_run(request: HttpRequest, run_id: str) -> Run | None:

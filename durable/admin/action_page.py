@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -30,11 +32,10 @@ from durable.core.errors import (
     StaleRunError,
 )
 from durable.core.registry import BULK, UnknownWorkflowError
-from durable.inspection.actions import possible_verbs
+from durable.inspection.actions import possible_verbs, verb_note
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.explanation import explain_fully
 from durable.inspection.progress import open_keys_of_long
-from durable.inspection.verb_notes import verb_note
 from durable.inspection.wording import command, told
 from durable.models import Run
 from durable.operations.audit import OperationDeniedError, UnseenRunError, acting_as, audited, needed_by, revision
@@ -50,6 +51,31 @@ class Refusal(Exception):  # not an error: the page shows this text instead of "
         self.why = why
         self.status = status
         super().__init__(why)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of a posted form. `result` is that of its action if that `is_done`; `problem` says why it was refused.
+
+    `status` is the status of the response.
+    """
+
+    status: int = 200
+    problem: str = ""
+    result: Any = None
+    is_done: bool = False
+
+
+def attempt(form: forms.Form, act: Callable[[dict[str, Any]], Any]) -> Attempt:
+    """Call `act` with the data of the form, if it was posted and is valid."""
+    if not form.is_bound:
+        return Attempt()
+    if not form.is_valid():
+        return Attempt(status=422)
+    try:
+        return Attempt(result=act(form.cleaned_data), is_done=True)
+    except Refusal as refusal:
+        return Attempt(status=refusal.status, problem=refusal.why)
 
 
 @contextmanager
@@ -147,42 +173,49 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
     admit(request, name, unquote(key))
     run = pages.find(request, key)
     form_class = with_fields(ActForm, verb)
-    form = form_class(request.POST if request.method == "POST" else None)
-    problem, status = "", 200
-    ticked = verb.ticked(request.POST if request.method == "POST" else request.GET)
+    form = form_class(pages.posted(request))
+    ticked = verb.ticked(pages.posted(request) or request.GET)
     location = request.GET.get("at", "") if verb.takes_location else ""
-    if request.method == "POST":
-        status = 422
-        if form.is_valid():
-            try:
-                options = {**ticked, **({"location": location} if location else {})}
-                options |= {each: form.cleaned_data[each] for each in form.asked}
-                shown = _do(request, run, name, form.cleaned_data, options)
-            except Refusal as refusal:
-                problem, status = refusal.why, refusal.status
-                run = pages.find(request, key)
-                form = form_class({**request.POST.dict(), "expected": revision(run)})
-            else:
-                messages.success(request, verb.done)
-                if location:
-                    return HttpResponseRedirect(f"{admin.url('running_step', shown)}?{urlencode({'at': location})}")
-                return HttpResponseRedirect(admin.url("change" if run.workflow != BULK else "bulk_result", shown))
-    within = access.within(request)
+
+    def act(given: dict[str, Any]) -> str:
+        options = {
+            **ticked,
+            **({"location": location} if location else {}),
+            **{each: given[each] for each in form.asked},
+        }
+        with acting_on_runs(request, given["reason"], expected=given["expected"] or None):
+            if verb.makes_run:
+                return str(verb.call(run.id, as_id=given["token"], **options).id)
+            verb.call(run.id, **options)
+            return run.id
+
+    tried = attempt(form, act)
+    if tried.is_done:
+        messages.success(request, verb.done)
+        if location:
+            return HttpResponseRedirect(f"{admin.url('running_step', tried.result)}?{urlencode({'at': location})}")
+        return HttpResponseRedirect(admin.url("change" if run.workflow != BULK else "bulk_result", tried.result))
+    if tried.problem:
+        run = pages.find(request, key)
+        form = form_class({**request.POST.dict(), "expected": revision(run)})
+    may_edit = all(access.may(request, each) for each in ("edit_input", "start_run", "view_payload"))
     context = {
         **asking_context(admin, request, run),
         "title": _("%(verb)s: run %(run)s") % {"verb": verb.title, "run": run.id},
         "verb": verb,
         "form": form,
-        "problem": problem,
+        "problem": tried.problem,
         "ticked": ticked,
         "options": _options(verb, run),
         "location": location,
-        "children_note": starts_of_run(run.id).note if name == "replay" else verb_note(run, name, within),
+        "children_note": starts_of_run(run.id).note
+        if name == "replay"
+        else verb_note(run, name, access.within(request)),
         "is_possible": name in possible_verbs(run) or name == "take_stack",
         "command": _command(verb, run.id, location, ticked),
-        "edit_url": admin.url("edit_input", run.id) if name == "restart" and _may_edit(request) else "",
+        "edit_url": admin.url("edit_input", run.id) if name == "restart" and may_edit else "",
     }
-    return admin.page(request, "act", context, status=status)
+    return admin.page(request, "act", context, status=tried.status)
 
 
 def _options(verb: RunVerb, run: Run) -> list[Flag]:
@@ -200,32 +233,17 @@ def _command(verb: RunVerb, run_id: str, location: str, ticked: Mapping[str, boo
     return command(word, run_id, location=location, **ticked, **verb.placeholders)
 
 
-def _may_edit(request: HttpRequest) -> bool:
-    return all(access.may(request, each) for each in ("edit_input", "start_run", "view_payload"))
-
-
 def asking_context(admin: AdminPages, request: HttpRequest, run: Run) -> dict[str, Any]:
     """Return the run's data for every confirmation page."""
-    now = pages.now()
     return {
-        "now": now,
         "run": run,
         "run_url": admin.url("change", run.id),
         "expected": revision(run),
         "explanation": explain_fully(
             run,
-            now,
+            pages.now(),
             open_keys_of_long(run),
             within=access.within(request),
             with_payloads=access.may(request, "view_payload"),
         ),
     }
-
-
-def _do(request: HttpRequest, run: Run, name: str, given: dict[str, Any], options: dict[str, Any]) -> str:
-    verb = RUN_VERBS[name]
-    with acting_on_runs(request, given["reason"], expected=given["expected"] or None):
-        if verb.makes_run:
-            return str(verb.call(run.id, as_id=given["token"], **options).id)
-        verb.call(run.id, **options)
-        return run.id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -87,79 +86,12 @@ class _Filter(admin.SimpleListFilter):
         return queryset.filter(**{str(self.parameter_name): self.value()}) if self.words and self.value() else queryset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterField:
-    """A field of the filter's form; a text field if it has no choices."""
-
-    name: str
-    title: str
-    value: str
-    kind: str
-    choices: Sequence[tuple[str, str]]
-
-
-class ActionFilter(_Filter):
-    """Filter by verb."""
-
-    title = _("action")
-    parameter_name = "action"
-    words = tuple(PERMISSIONS)
-    in_words = staticmethod(verb_in_words)
-
-
-class OutcomeFilter(_Filter):
-    """Filter by outcome."""
-
-    title = _("outcome")
-    parameter_name = "outcome"
-    words = tuple(ActionOutcome)
-    in_words = staticmethod(outcome_in_words)
-
-
-class SourceFilter(_Filter):
-    """Filter by the surface on which the action was done."""
-
-    title = _("source")
-    parameter_name = "source__exact"
-    words = SOURCES
-    in_words = staticmethod(source_in_words)
-
-
-class PersonFilter(_Filter):
-    """Filter by actor."""
-
-    title = _("who")
-    parameter_name = "person"
-
-
-class ReasonFilter(_Filter):
-    """Filter by a part of the reason."""
-
-    title = _("reason")
-    parameter_name = "reason"
-
-
-class SinceFilter(_Filter):
-    """Filter by a first day."""
-
-    title = pgettext_lazy("day", "from")
-    parameter_name = "since"
-    kind = "date"
-
-
-class UntilFilter(_Filter):
-    """Filter by a last day."""
-
-    title = pgettext_lazy("day", "to")
-    parameter_name = "until"
-    kind = "date"
-
-
-class BulkFilter(_Filter):
-    """Filter by the bulk that an action is part of."""
-
-    title = _("bulk")
-    parameter_name = "bulk"
+def _filter(
+    name: str, title: Any, *, kind: str = "text", words: Sequence[str] = (), in_words: Callable[[str], str] = str
+) -> type[_Filter]:
+    """Return the class of a filter: a choice of these words, or else a field for text or a date."""
+    parts = {"title": title, "parameter_name": name, "kind": kind, "words": words, "in_words": staticmethod(in_words)}
+    return type(f"{name.partition('_')[0].capitalize()}Filter", (_Filter,), parts)
 
 
 class OperatorActionAdmin(_ModelAdmin):
@@ -170,14 +102,14 @@ class OperatorActionAdmin(_ModelAdmin):
     change_list_template = "durable/admin/audit_log.html"
     list_display = ["when", "who", "source", "verb", "run", "came_to", "reason"]
     list_filter = [
-        PersonFilter,
-        ReasonFilter,
-        SinceFilter,
-        UntilFilter,
-        BulkFilter,
-        SourceFilter,
-        ActionFilter,
-        OutcomeFilter,
+        _filter("person", _("who")),
+        _filter("reason", _("reason")),
+        _filter("since", pgettext_lazy("day", "from"), kind="date"),
+        _filter("until", pgettext_lazy("day", "to"), kind="date"),
+        _filter("bulk", _("bulk")),
+        _filter("source__exact", _("source"), words=SOURCES, in_words=source_in_words),
+        _filter("action", _("action"), words=tuple(PERMISSIONS), in_words=verb_in_words),
+        _filter("outcome", _("outcome"), words=tuple(ActionOutcome), in_words=outcome_in_words),
     ]
     search_fields = ["run_id__startswith"]
     search_help_text = format_lazy(
@@ -311,18 +243,18 @@ class OperatorActionAdmin(_ModelAdmin):
         fields = [_field(each) for each in changelist.filter_specs if isinstance(each, _Filter)]
         chips = [
             (
-                each.title,
-                dict(each.choices).get(each.value, each.value),
-                changelist.get_query_string(remove=[each.name]),
+                each["title"],
+                dict(each["choices"]).get(each["value"], each["value"]),
+                changelist.get_query_string(remove=[each["name"]]),
             )
             for each in fields
-            if each.value
+            if each["value"]
         ]
         rows = [
             (each, moment(each.created_at, pages.now()), self.run(each), changelist.url_for_result(each))
             for each in changelist.result_list
         ]
-        kept = [(each.name, each.value) for each in fields if each.value]
+        kept = [(each["name"], each["value"]) for each in fields if each["value"]]
         return {"now": pages.now(), "fields": fields, "chips": chips, "rows": rows, "kept": kept}
 
     @admin.display(description=_("when"))
@@ -388,14 +320,15 @@ class OperatorActionAdmin(_ModelAdmin):
         return False
 
 
-def _field(wanted: _Filter) -> FilterField:
-    return FilterField(
-        name=str(wanted.parameter_name),
-        title=str(wanted.title),
-        value=wanted.value() or "",
-        kind=wanted.kind,
-        choices=[(word, str(shown)) for word, shown in wanted.lookup_choices if word],
-    )
+def _field(wanted: _Filter) -> dict[str, Any]:
+    """Return a field of the filter's form; one without choices is for text or a date."""
+    return {
+        "name": str(wanted.parameter_name),
+        "title": str(wanted.title),
+        "value": wanted.value() or "",
+        "kind": wanted.kind,
+        "choices": [(word, str(shown)) for word, shown in wanted.lookup_choices if word],
+    }
 
 
 def _criteria(given: QueryDict) -> ActionCriteria:

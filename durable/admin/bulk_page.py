@@ -174,7 +174,6 @@ def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: 
         )
     found = access.visible_runs(request).defer("input", "output").in_bulk(eligibility.shown)
     return {
-        "now": now,
         "title": _title(verb, choice.wanted, causes),
         "verb": verb,
         "options": [] if verb.takes_answer else verb.flags,
@@ -401,7 +400,6 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
     has_order = found.order is not None and access.may(request, "view_payload")
     return {
         "title": _("%(verb)s: what came of it") % {"verb": title},
-        "now": now,
         "bulk": found,
         "verb_title": title,
         "trouble": _trouble(found, now, within),

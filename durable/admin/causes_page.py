@@ -55,7 +55,6 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     muted = list_causes(now, muted=True, within=within)
     context = {
         "title": overview.headline(rows) if rows else gettext("Causes of failed runs"),
-        "now": now,
         "rows": overview.permitted(rows, may),
         "muted": overview.permitted(overview.rows_of_causes(muted, site, is_limited=is_limited), may),
     }
@@ -76,7 +75,7 @@ def mark(admin: AdminPages, request: HttpRequest, fingerprint: str, name: str) -
             access.demand(request, permission)
     if name not in _SAVED:
         raise Http404(action_page.no_verb(name, _SAVED))
-    form = (NoteForm if name == "note" else MuteForm)(request.POST if request.method == "POST" else None)
+    form = (NoteForm if name == "note" else MuteForm)(pages.posted(request))
     if not form.is_valid():
         with reading():
             return _page(admin, request, fingerprint, form, status=422 if form.is_bound else 200)
@@ -120,7 +119,6 @@ def _page(
     row = overview.rows_of_causes([cause], site, is_limited=is_limited)[0]
     context: dict[str, Any] = {
         "title": overview.title_of(cause),
-        "now": now,
         "form": form if isinstance(form, MuteForm) else MuteForm(),
         "note_form": form if isinstance(form, NoteForm) else NoteForm(initial={"note": cause.note}),
         "cause": cause,

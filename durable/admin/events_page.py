@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import access, pages
+from durable.admin import access
 from durable.admin.pages import AdminPages
 from durable.core.records import EntryKind
 from durable.inspection.humanize import thousands
@@ -28,7 +28,6 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     asked = {each: value for each, value in (("event", name), ("key", key)) if value}
     context = {
         "title": _("Events"),
-        "now": pages.now(),
         "name": name,
         "key": key,
         "events": events[:PAGE],

@@ -17,12 +17,13 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from durable.admin import access, pages
+from durable.admin import access
 from durable.admin.pages import AdminPages
 from durable.admin.run_buttons import asked_by
 from durable.admin.subjects import page_of
 from durable.core.errors import FormInvalidError, NotAllowedError, QuestionClosedError
 from durable.inspection.pagination import InvalidCursorError
+from durable.inspection.run_rules import asked_of
 from durable.inspection.wording import told
 from durable.listings.people import position_text, read_position
 from durable.models import Run
@@ -63,18 +64,11 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     found, end = people.page_for(request.user, most=SHOWN, after=after)
     context = {
         "title": _("Waiting for you"),
-        "now": pages.now(),
-        "cards": [card_of(admin, request, each) for each in _shown_of(request, found)],
+        "cards": [card_of(admin, request, each) for each in _asked_of(request, found)],
         "after": after is not None,
         "next": position_text(end),
     }
     return admin.page(request, "inbox", context)
-
-
-def _shown_of(request: HttpRequest, questions: Sequence[Question]) -> list[Question]:
-    """Return the questions of which the user is asked: one for operators is for those who may see its run."""
-    ids = access.existing(request, [each.run_id for each in questions if each.is_for_operators])
-    return [each for each in questions if not each.is_for_operators or each.run_id in ids]
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
@@ -100,11 +94,14 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     card = card_of(admin, request, question, shown(question, posted, problem))
     context = {
         "title": question.name,
-        "now": pages.now(),
         "card": replace(card, url=own),
         "place": "durable_run_inbox",
     }
     return admin.page(request, "question", context, status=status)
+
+
+def _asked_of(request: HttpRequest, questions: Sequence[Question]) -> list[Question]:
+    return asked_of(questions, access.existing(request, [each.run_id for each in questions]))
 
 
 def _back_of(request: HttpRequest) -> str:
@@ -129,7 +126,7 @@ def _find(request: HttpRequest, key: str) -> Question:
         question = people.question(key)
     except QuestionClosedError as error:
         raise Http404(told(error)) from error
-    if not question.is_for(request.user) or not _shown_of(request, [question]):
+    if not question.is_for(request.user) or not _asked_of(request, [question]):
         if access.may(request, "view_run") and access.find_run(request, question.run_id) is not None:
             raise PermissionDenied(_("This question is not for you, or you have answered it already."))
         raise Http404(_("There is no such question."))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from django import forms
@@ -18,10 +18,10 @@ from durable.admin.filter_form import FilterForm, query_of, with_offsets
 from durable.admin.pages import AdminPages
 from durable.conf import conf
 from durable.core import registry
-from durable.core.records import ENDED, Hold, RunState
+from durable.core.records import ENDED, RunState
 from durable.core.tally import HELD
 from durable.inspection.actions import list_views
-from durable.inspection.activities import RunningStep, activities_of_runs
+from durable.inspection.activities import activities_of_runs
 from durable.inspection.counting import Count
 from durable.inspection.explain_states import Explanation
 from durable.inspection.explanation import explain
@@ -126,11 +126,6 @@ def order_of(given: QueryDict) -> RunOrder:
     return order
 
 
-def order_choices(order: RunOrder) -> list[tuple[str, Any, bool]]:
-    """Return every order as value and title, and whether it is the list's order."""
-    return [(each.value, title, each is order) for each, title in ORDERS.items()]
-
-
 def columns_of(given: QueryDict, order: RunOrder) -> list[Head]:
     """Return the columns that the address names, in their own order; unknown names are ignored."""
     names = {*(given.getlist("columns") or _DEFAULTS), *([_SORTED[order]] if given.get("sort") else [])}
@@ -208,13 +203,17 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     existing = access.existing(request, [each.parent_id for each in page.runs])
     context = {
         "title": gettext("Runs"),
-        "now": now,
         "form": form,
         "problem": problem,
         "heads": heads,
         "rows": [
-            replace(
-                _row(admin, run, now, attempts, running[run.id], paused, within, existing),
+            Row(
+                run=run,
+                url=admin.url("change", run.id),
+                parent_url=admin.url("change", run.parent_id) if run.parent_id in existing else "",
+                explanation=explain(run, now, running=running[run.id], paused=paused.get(run.queue), within=within),
+                failed_attempts=attempts.get(run.id, 0),
+                took=(run.finished_at or now) - run.created_at,
                 tags=tags.get(run.id, ()),
                 about=about.get(run.id, ()),
                 status=statuses.get(run.id),
@@ -224,7 +223,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "page": page,
         "window": WINDOW,
         "order_title": ORDERS[order],
-        "orders": order_choices(order),
+        "orders": [(each.value, title, each is order) for each, title in ORDERS.items()],
         "is_newest_first": order is RunOrder.NEWEST and not wanted.id_prefix,
         "next_query": query_of(given, after=page.next_cursor) if page.next_cursor else "",
         "first_query": query_of(given) if "after" in given else "",
@@ -258,26 +257,6 @@ def _read(
         return RunPage(runs=[]), None, order, told(error)
 
 
-def _row(
-    admin: AdminPages,
-    run: Run,
-    now: datetime,
-    attempts: Mapping[str, int],
-    running: Sequence[RunningStep],
-    paused: Mapping[str, Hold],
-    within: RunQuerySet | None,
-    existing: Collection[str],
-) -> Row:
-    return Row(
-        run=run,
-        url=admin.url("change", run.id),
-        parent_url=admin.url("change", run.parent_id) if run.parent_id in existing else "",
-        explanation=explain(run, now, running=running, paused=paused.get(run.queue), within=within),
-        failed_attempts=attempts.get(run.id, 0),
-        took=(run.finished_at or now) - run.created_at,
-    )
-
-
 def _around(
     admin: AdminPages, request: HttpRequest, wanted: RunCriteria, found: Count | None, form: FilterForm, order: RunOrder
 ) -> dict[str, Any]:
@@ -286,7 +265,9 @@ def _around(
     columns = {each.column.name for each in columns_of(given, RunOrder.NEWEST)}
     shown = [(each.name, each.title, each.name in columns) for each in COLUMNS]
     return {
-        "title": gettext("Runs") if found is None else _title(found),
+        "title": gettext("Runs")
+        if found is None
+        else ngettext("%(number)s run", "%(number)s runs", found.number) % {"number": found},
         "hidden": _hidden(wanted, found, order, within),
         "with_children_query": query_of(given, children="true"),
         "hidden_alerts": _hidden_alerts(wanted, found, order, within),
@@ -380,19 +361,12 @@ def _number_left_out(
     return None if found is None or everyone is None or everyone.is_capped else everyone.number - found.number
 
 
-def _title(found: Count) -> str:
-    return ngettext("%(number)s run", "%(number)s runs", found.number) % {"number": found}
-
-
 def _suggested() -> dict[str, list[str]]:
     """Return the names to suggest, by kind; none if they could belong to hidden runs."""
     if access.is_limited():
         return {}
-    return {"workflow": _workflows(), "queue": redis_clients.queue_names()[:_SUGGESTED], "worker": []}
-
-
-def _workflows() -> list[str]:
-    return sorted(each.name for each in registry.all())[:_SUGGESTED]
+    workflows = sorted(each.name for each in registry.all())[:_SUGGESTED]
+    return {"workflow": workflows, "queue": redis_clients.queue_names()[:_SUGGESTED], "worker": []}
 
 
 def _kept(given: QueryDict, *, without: set[str]) -> list[tuple[str, str]]:
@@ -447,7 +421,8 @@ def remove_view(admin: AdminPages, request: HttpRequest, pk: int) -> HttpRespons
     """Delete the view."""
     access.demand(request, "view_run")
     if request.method == "POST":
-        if access.is_limited() and not _is_own(request, pk):
+        own = list_views(str(request.user.pk), with_shared=False) if access.is_limited() else []
+        if access.is_limited() and all(each.pk != pk for each in own):
             raise Http404(gettext("There is no such view: it may have been deleted."))
         try:
             with action_page.refusals():
@@ -456,10 +431,6 @@ def remove_view(admin: AdminPages, request: HttpRequest, pk: int) -> HttpRespons
             raise Http404(refusal.why) from refusal
         messages.success(request, gettext("The view is deleted."))
     return HttpResponseRedirect(admin.url("changelist"))
-
-
-def _is_own(request: HttpRequest, pk: int) -> bool:
-    return any(each.pk == pk for each in list_views(str(request.user.pk), with_shared=False))
 
 
 _MOST_TEXT = 200  # characters

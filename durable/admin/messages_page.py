@@ -25,7 +25,6 @@ from durable.core.entry_shapes import readable
 from durable.core.ids import new_id
 from durable.core.links import is_of_link
 from durable.core.location import unescape
-from durable.core.message_types import MessageTypes
 from durable.core.places import of_message
 from durable.core.records import EntryKind, MessageState
 from durable.inspection.entry_detail import inbox, newest_messages
@@ -117,38 +116,36 @@ def show_verb(admin: AdminPages, request: HttpRequest, key: str, message_key: st
     run, message_id = pages.find(request, key), unquote(message_key)
     message = QueueMessage.objects.using(conf.DATABASE).filter(run=run, pk=message_id).defer("body", "response").first()
     title, does, done = _WORDS[name]
-    given = request.POST if request.method == "POST" else None
+    given = pages.posted(request)
     form = MoveMessageForm(given, visible=access.visible_runs(request)) if name == "move" else ActForm(given)
-    problem, status = "", 200
-    if given is not None:
-        status = 422
-        if form.is_valid():
-            to = form.cleaned_data.get("to", run.id)
-            try:
-                # No revision is expected: the operation refuses a message that the run has received.
-                with action_page.acting_on_runs(request, form.cleaned_data["reason"]):
-                    if name == "move":
-                        operations.move_message(run.id, message_id, to)
-                    else:
-                        operations.delete_message(run.id, message_id)
-            except action_page.Refusal as refusal:
-                problem, status = refusal.why, refusal.status
+
+    def act(given: dict[str, Any]) -> str:
+        to: str = given.get("to", run.id)
+        # No revision is expected: the operation refuses a message that the run has received.
+        with action_page.acting_on_runs(request, given["reason"]):
+            if name == "move":
+                operations.move_message(run.id, message_id, to)
             else:
-                messages.success(request, done)
-                return HttpResponseRedirect(admin.url("change", to))
-    elif message is None:
+                operations.delete_message(run.id, message_id)
+        return to
+
+    tried = action_page.attempt(form, act)
+    if tried.is_done:
+        messages.success(request, done)
+        return HttpResponseRedirect(admin.url("change", tried.result))
+    if given is None and message is None:
         raise Http404(_('The run has no message "%(message)s" in its inbox.') % {"message": message_id})
     context = {
         **action_page.asking_context(admin, request, run),
         "title": _("%(verb)s: run %(run)s") % {"verb": title, "run": run.id},
         "verb": {"title": title, "confirm": title, "does": does, "is_grave": name == "delete"},
         "form": form,
-        "problem": problem,
+        "problem": tried.problem,
         "location": "" if message is None else display_queue(unescape(message.queue)),
         "is_possible": message is not None and message.state == MessageState.PENDING and not run.lease_expires_at,
         "command": command(f"{name}-message", run.id, message_id, *(["RUN"] if name == "move" else [])),
     }
-    return admin.page(request, "act", context, status=status)
+    return admin.page(request, "act", context, status=tried.status)
 
 
 _MOST_TEXT = 50  # waits and messages to search for names of queues
@@ -160,7 +157,12 @@ def show_sending(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespo
     run = pages.find(request, key)
     awaited = awaited_queues(run)
     declared = runtime.current().messages_of(run.workflow)
-    known = _known_queues(run, awaited or []) if declared is None else _declared_queues(declared, awaited or [])
+    # of declared queues those first that the run now waits for
+    known = (
+        _known_queues(run, awaited or [])
+        if declared is None
+        else sorted(declared, key=lambda each: each not in (awaited or []))
+    )
     may_see = access.may(request, "view_payload")
     shapes = [] if declared is None else declared_messages(declared, may_see_payloads=may_see)
     former = former_messages(run, known, access.within(request)) if known and may_see else []
@@ -168,11 +170,7 @@ def show_sending(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespo
     queue = request.GET.get("queue") or (known[0] if awaited and known else "")
     shape = next((each for each in shapes if each.name == queue), None)
     example = "" if shape is None else _indented(shape.example)
-    initial = {
-        "queue": queue,
-        "body": example if copied is None else copied.body,
-        "token": new_id(),
-    }
+    initial = {"queue": queue, "body": example if copied is None else copied.body, "token": new_id()}
     form = SendMessageForm(
         request.POST if request.method == "POST" else None,
         initial=initial,
@@ -180,46 +178,34 @@ def show_sending(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespo
         is_any=awaited == [],
         accepts=None if declared is None else partial(declared.check, run.workflow),
     )
-    problem, status = "", 200
-    if request.method == "POST":
-        status = 422
-        if form.is_valid():
-            try:
-                _send(request, run, form.cleaned_data)
-            except action_page.Refusal as refusal:
-                problem, status = refusal.why, refusal.status
-                run = pages.find(request, key)
-            else:
-                sent = _('A message was sent to "%(queue)s".') % {"queue": form.cleaned_data["queue"]}
-                messages.success(request, sent)
-                return HttpResponseRedirect(admin.url("change", run.id))
+    tried = action_page.attempt(form, partial(_send, request, run.id))
+    if tried.is_done:
+        messages.success(request, _('A message was sent to "%(queue)s".') % {"queue": form.cleaned_data["queue"]})
+        return HttpResponseRedirect(admin.url("change", run.id))
+    if tried.problem:
+        run = pages.find(request, key)
     context = {
         **action_page.asking_context(admin, request, run),
         "title": _("Send a message to run %(run)s") % {"run": run.id},
         "form": form,
-        "problem": problem,
+        "problem": tried.problem,
         "known": known,
         "awaited": awaited,
         "declared": [(each.name, _indented(each.example), _indented(each.schema)) for each in shapes],
         "former": former,
         "command": command("send", run.id, initial["queue"] or "QUEUE", "-"),
     }
-    return admin.page(request, "send", context, status=status)
+    return admin.page(request, "send", context, status=tried.status)
 
 
 def _indented(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def _declared_queues(declared: MessageTypes, awaited: list[str]) -> list[str]:
-    """Return the queues that the workflow declares, first those that the run now waits for."""
-    return list(dict.fromkeys([*(each for each in declared if each in awaited), *declared]))
-
-
-def _send(request: HttpRequest, run: Run, given: dict[str, Any]) -> None:
+def _send(request: HttpRequest, run_id: str, given: dict[str, Any]) -> None:
     # No revision is expected: a message fits every state of the run. The token prevents a second send.
     with action_page.acting_on_runs(request, given["reason"]):
-        operations.send(run.id, given["queue"], given["body"], idempotency_id=f"admin-{given['token']}")
+        operations.send(run_id, given["queue"], given["body"], idempotency_id=f"admin-{given['token']}")
 
 
 def _known_queues(run: Run, awaited: list[str]) -> list[str]:

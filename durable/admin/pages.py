@@ -12,7 +12,7 @@ from typing import Any
 
 from django.contrib.admin import AdminSite
 from django.db.models.options import Options
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.crypto import salted_hmac
@@ -43,6 +43,7 @@ class AdminPages:
         around = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
+            "now": now(),
             "is_limited": access.is_limited(),
             "may": {name: access.may(request, name) for name in _PERMISSIONS},
         }
@@ -62,6 +63,11 @@ class AdminPages:
         A page with hundreds of links then needs only one look-up.
         """
         return url_maker(name, self.admin_site.name)
+
+
+def posted(request: HttpRequest) -> QueryDict | None:
+    """Return the posted data; None unless the request is a POST."""
+    return request.POST if request.method == "POST" else None
 
 
 def now() -> datetime:

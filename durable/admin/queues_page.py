@@ -1,11 +1,12 @@
-"""The queues and the workers: a page of all queues, one of all workers, and a page of each."""
+"""The queues, the workers and the database: a page of all queues, one of all workers, a page of each, and one of the
+database beside its mark (`durable.marks`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,7 +14,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import pages
+from durable.admin import access, pages
 from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
 from durable.inspection.activities import activities_of_runs
@@ -22,9 +23,11 @@ from durable.inspection.explanation import explain
 from durable.inspection.humanize import byte_size, span
 from durable.inspection.queues import WINDOW, QueueSummary, list_queues
 from durable.inspection.reading import read_alias
-from durable.inspection.wording import worker_command
+from durable.inspection.restored import restored_database
+from durable.inspection.wording import command, worker_command
 from durable.inspection.workers import WorkerState, deaths_of, find_worker, worker_overview
 from durable.models import Run
+from durable.operations.audit import PERMISSIONS
 
 #: By state, the class of its colour and its words.
 _WORDS: Final[dict[str, tuple[str, str | Promise]]] = {
@@ -36,44 +39,19 @@ _WORDS: Final[dict[str, tuple[str, str | Promise]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownWorker:
-    """A worker as pages show it: `tint` is the class of its state, `memory` and `up` are in words, "" if unknown."""
-
-    worker: WorkerState
-    url: str
-    tint: str
-    word: str | Promise
-    up: str
-    memory: str
-
-    @property
-    def queues(self) -> Sequence[str]:
-        """The names of its queues."""
-        return self.worker.queues
-
-    @property
-    def busy(self) -> int:
-        """The number of its slots that are in use."""
-        return len(self.worker.runs)
-
-
-def shown_workers(admin: AdminPages, workers: Sequence[WorkerState], now: datetime) -> list[ShownWorker]:
-    """Return the workers as pages show them."""
-    return [_shown_worker(admin, each, now) for each in workers]
-
-
-def _shown_worker(admin: AdminPages, worker: WorkerState, now: datetime) -> ShownWorker:
+def _shown_worker(admin: AdminPages, worker: WorkerState, now: datetime) -> dict[str, Any]:
+    """Return a worker as pages show it: the class and the word of its state, and lengths and sizes in words."""
     tint, word = _WORDS.get(worker.state, ("idle", worker.state))
     is_up = worker.started_at is not None and not worker.is_dead
-    return ShownWorker(
-        worker=worker,
-        url=admin.url("worker", worker.name),
-        tint=f"durable-{tint}",
-        word=word,
-        up=span((now - worker.started_at).total_seconds()) if is_up and worker.started_at else "",
-        memory="" if worker.memory is None else byte_size(worker.memory),
-    )
+    return {
+        "worker": worker,
+        "busy": len(worker.runs),  # the number of its slots that are in use
+        "url": admin.url("worker", worker.name),
+        "tint": f"durable-{tint}",
+        "word": word,
+        "up": span((now - worker.started_at).total_seconds()) if is_up and worker.started_at else "",
+        "memory": "" if worker.memory is None else byte_size(worker.memory),
+    }
 
 
 def show_workers(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -81,9 +59,8 @@ def show_workers(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     now, found = pages.now(), worker_overview()
     context = {
         "title": _("Workers"),
-        "now": now,
         "found": found,
-        "workers": shown_workers(admin, found.workers, now),
+        "workers": [_shown_worker(admin, each, now) for each in found.workers],
         "dead": sum(each.is_dead for each in found.workers),
     }
     return admin.page(request, "workers", context)
@@ -102,7 +79,6 @@ def show_worker(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespon
         )
     context = {
         "title": gettext("%(host)s, process %(pid)d") % {"host": worker.host, "pid": worker.pid},
-        "now": now,
         "each": _shown_worker(admin, worker, now),
         "rows": _rows(worker, now),
         "deaths": deaths_of(name),
@@ -121,25 +97,12 @@ def _rows(worker: WorkerState, now: datetime) -> list[tuple[Run, Explanation]]:
 OLDEST = 10  # due runs on the page of a queue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownQueue:
-    """A queue as pages show it. `latency` is how long the oldest due run has waited, in words."""
-
-    queue: QueueSummary
-    url: str
-    runs_url: str
-    latency: str
-    tint: str
-    word: object
-
-
 def show_queues(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the queues."""
     now = pages.now()
     workers, everyone = worker_overview(), pages.with_everyone()
     context = {
         "title": _("Queues"),
-        "now": now,
         "problem": workers.problem,
         "queues": [_shown(admin, each, now, everyone) for each in list_queues(now, workers)],
         "window": span(WINDOW.total_seconds()),
@@ -159,11 +122,10 @@ def show_queue(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespons
     [queue] = found
     context = {
         "title": name,
-        "now": now,
         "problem": workers.problem,
         "each": _shown(admin, queue, now, pages.with_everyone()),
         "hold": queue.hold,
-        "workers": shown_workers(admin, queue.serving, now),
+        "workers": [_shown_worker(admin, each, now) for each in queue.serving],
         "rows": _oldest(queue, now),
         "command": worker_command(name),
         "pause_url": admin.url("queue_hold", name, "pause"),
@@ -173,17 +135,17 @@ def show_queue(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespons
     return admin.page(request, "queue", context)
 
 
-def _shown(admin: AdminPages, queue: QueueSummary, now: datetime, everyone: Mapping[str, str]) -> ShownQueue:
+def _shown(admin: AdminPages, queue: QueueSummary, now: datetime, everyone: Mapping[str, str]) -> dict[str, Any]:
+    """Return a queue as pages show it. `latency` is how long the oldest due run has waited, in words."""
     tint, word = _state(queue, now)
-    latency = "" if queue.oldest_due_at is None else span(max(0.0, (now - queue.oldest_due_at).total_seconds()))
-    return ShownQueue(
-        queue=queue,
-        url=admin.url("queue", queue.name),
-        runs_url=f"{admin.url('changelist')}?{urlencode({'queue': queue.name, **everyone})}",
-        latency=latency,
-        tint=f"durable-{tint}",
-        word=word,
-    )
+    return {
+        "queue": queue,
+        "url": admin.url("queue", queue.name),
+        "runs_url": f"{admin.url('changelist')}?{urlencode({'queue': queue.name, **everyone})}",
+        "latency": "" if queue.oldest_due_at is None else span(max(0.0, (now - queue.oldest_due_at).total_seconds())),
+        "tint": f"durable-{tint}",
+        "word": word,
+    }
 
 
 def _state(queue: QueueSummary, now: datetime) -> tuple[str, object]:
@@ -208,3 +170,21 @@ def _oldest(queue: QueueSummary, now: datetime) -> Sequence[tuple[Run, object]]:
         .defer("input", "output")
     )
     return [(run, explain(run, now, paused=queue.hold)) for run in runs[:OLDEST]]
+
+
+def show_database(admin: AdminPages, request: HttpRequest, key: str | None = None) -> HttpResponse:
+    """Show the database beside its mark. Raises Http404 if it has another name than the address."""
+    now, within = pages.now(), access.within(request)
+    found = restored_database(now, within)
+    if key is not None and as_id(key) != found.name:
+        raise Http404(gettext('This database does not have the name "%(name)s".') % {"name": as_id(key)[:64]})
+    may_decide = bool(found.name) and access.may(request, PERMISSIONS["restored"])
+    context = {
+        "title": _("Database"),
+        "found": found,
+        "lost": span(found.lost.total_seconds()),
+        "rows": [(run, explain(run, now, within=within)) for run in found.runs] if found.is_behind else [],
+        "decide_url": admin.url("database_act", found.name, "restored") if may_decide else "",
+        "command": command("restored"),
+    }
+    return admin.page(request, "database", context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -44,22 +45,15 @@ def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) 
     run = pages.find(request, key)
     location = request.GET.get("at", "")
     plan = _plan(run, location, is_given=is_given)
-    is_posted = request.method == "POST"
     kind = GiveOutputForm if is_given else ReplayRunForm
-    form = kind(request.POST if is_posted else None, initial={"plan_hash": plan.hash, "token": new_id()})
-    problem, status = "", 200
-    if is_posted:
-        status = 422
-        if form.is_valid():
-            try:
-                shown = _replay(request, run, location, form.cleaned_data)
-            except action_page.Refusal as refusal:
-                problem, status = refusal.why, refusal.status
-                run, plan = pages.find(request, key), _plan(run, location, is_given=is_given)
-                form = kind({**request.POST.dict(), "plan_hash": plan.hash})
-            else:
-                messages.success(request, _("It runs again from there; this is the run that does."))
-                return HttpResponseRedirect(admin.url("change", shown))
+    form = kind(pages.posted(request), initial={"plan_hash": plan.hash, "token": new_id()})
+    tried = action_page.attempt(form, partial(_replay, request, run, location))
+    if tried.is_done:
+        messages.success(request, _("It runs again from there; this is the run that does."))
+        return HttpResponseRedirect(admin.url("change", tried.result))
+    if tried.problem:
+        run, plan = pages.find(request, key), _plan(run, location, is_given=is_given)
+        form = kind({**request.POST.dict(), "plan_hash": plan.hash})
     context = {
         **action_page.asking_context(admin, request, run),
         "title": (
@@ -72,7 +66,7 @@ def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) 
         "give_url": f"{admin.url('give_output', run.id)}{location_query(location)}",
         "may_give": access.may(request, "give_output") and _is_step(run, location),
         "form": form,
-        "problem": problem,
+        "problem": tried.problem,
         "plan": plan,
         "parts": list(_parts(plan)),
         "location": location,
@@ -80,7 +74,7 @@ def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) 
             "replay", run.id, location, **({"output_of_step": "JSON", "reason": "WHY"} if is_given else {})
         ),
     }
-    return admin.page(request, "replay", context, status=status)
+    return admin.page(request, "replay", context, status=tried.status)
 
 
 def _is_step(run: Run, location: str) -> bool:

@@ -277,7 +277,6 @@ def _context(
     )
     return {
         "title": _("Run %(run)s") % {"run": run.id},
-        "now": now,
         "run": run,
         "is_held": waits_for_person(run),
         "is_ended": run.state in ENDED and children.is_settled,

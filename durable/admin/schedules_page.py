@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -67,33 +66,6 @@ _SHOWN: Final = 200
 _ON_A_PAGE: Final = 25  # schedules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownTick:
-    """A tick as pages show it; `label` has its moment, in the page's time zone, and its outcome."""
-
-    tick: Tick
-    label: str
-    tint: str
-    word: StrPromise | str
-    kind: StrPromise | str
-    run_url: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownSchedule:
-    """A schedule as pages show it; `dots` are its newest ticks, oldest first.
-
-    `moments` are its next ones, each with its time in the rule's zone ("" if that is the page's zone).
-    """
-
-    summary: ScheduleSummary
-    url: str
-    tint: str
-    word: StrPromise
-    dots: list[ShownTick]
-    moments: list[tuple[datetime, str]]
-
-
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the schedules by name."""
     now = pages.now()
@@ -101,7 +73,6 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     found, after = list_schedules(now, after=request.GET.get("after", "")[:200], most=_ON_A_PAGE)
     context = {
         "title": _("Schedules"),
-        "now": now,
         "schedules": [_shown(admin, each, run_url) for each in found],
         "next_url": f"?{urlencode({'after': after})}" if after else "",
         "is_first": not request.GET.get("after"),
@@ -113,20 +84,18 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show one schedule with its ticks."""
-    now = pages.now()
     summary = find(as_id(key))
     row = summary.schedule
     may_see = access.may(request, "view_payload")
     run_url = admin.url_maker("change")
     context = {
         "title": row.name,
-        "now": now,
         "each": _shown(admin, summary, run_url),
         "row": row,
         "ticks": [_shown_tick(each, run_url) for each in ticks_of(row, _SHOWN)],
         "workflow_url": admin.url("workflow", row.workflow),
         "run_url": admin.url("change", row.last_run_id) if row.last_run_id else "",
-        "arguments": _arguments(row) if may_see else None,
+        "arguments": pretty(payload(row.workflow, "input", row.input, place_of(row.name))) if may_see else None,
         "verbs": _verbs(admin, request, row),
         "command": command("schedules", row.name),
     }
@@ -141,42 +110,37 @@ def find(name: str) -> ScheduleSummary:
     return found
 
 
-def _shown(admin: AdminPages, summary: ScheduleSummary, run_url: Callable[[str], str]) -> ShownSchedule:
+def _shown(admin: AdminPages, summary: ScheduleSummary, run_url: Callable[[str], str]) -> dict[str, Any]:
+    """Return a schedule as pages show it; `dots` are its newest ticks, the oldest first.
+
+    `moments` are its next ones, each with its time in the rule's zone ("" if that is the page's zone).
+    """
     tint, word = _STATES[summary.state]
-    return ShownSchedule(
-        summary=summary,
-        url=admin.url("schedule", summary.schedule.name),
-        tint=f"durable-{tint}",
-        word=word,
-        dots=[_shown_tick(each, run_url) for each in reversed(summary.ticks)],
-        moments=[
-            (each, clock_of_rule(summary.schedule, each, timezone.get_current_timezone())) for each in summary.moments
-        ],
-    )
+    zone = timezone.get_current_timezone()
+    return {
+        "summary": summary,
+        "url": admin.url("schedule", summary.schedule.name),
+        "tint": f"durable-{tint}",
+        "word": word,
+        "dots": [_shown_tick(each, run_url) for each in reversed(summary.ticks)],
+        "moments": [(each, clock_of_rule(summary.schedule, each, zone)) for each in summary.moments],
+    }
 
 
-def _shown_tick(tick: Tick, run_url: Callable[[str], str]) -> ShownTick:
+def _shown_tick(tick: Tick, run_url: Callable[[str], str]) -> dict[str, Any]:
+    """Return a tick as pages show it; `label` has its moment, in the page's time zone, and its outcome."""
     tint, word = _OUTCOMES[tick.outcome]
-    return ShownTick(
-        tick=tick,
-        label=f"{timezone.localtime(tick.moment):%Y-%m-%d %H:%M:%S}: {word}",
-        tint=f"durable-{tint}",
-        word=word,
-        kind=_KINDS.get(tick.kind, tick.kind),
-        run_url=run_url(tick.run_id) if tick.run_id else "",
-    )
+    return {
+        "tick": tick,
+        "label": f"{timezone.localtime(tick.moment):%Y-%m-%d %H:%M:%S}: {word}",
+        "tint": f"durable-{tint}",
+        "word": word,
+        "kind": _KINDS.get(tick.kind, tick.kind),
+        "run_url": run_url(tick.run_id) if tick.run_id else "",
+    }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownVerb:
-    """A verb that the user may use on a schedule."""
-
-    title: StrPromise
-    url: str
-    kind: str
-
-
-def _verbs(admin: AdminPages, request: HttpRequest, row: Schedule) -> list[ShownVerb]:
+def _verbs(admin: AdminPages, request: HttpRequest, row: Schedule) -> list[dict[str, Any]]:
     """Return the verbs that fit the schedule's state and the user's permissions, the most important first."""
     is_of_code = row.origin == Schedule.Origin.CODE
     fits = {
@@ -191,19 +155,14 @@ def _verbs(admin: AdminPages, request: HttpRequest, row: Schedule) -> list[Shown
     }
     verbs = {each.word: each for each in VERBS if each.on == SCHEDULE}
     return [
-        ShownVerb(
-            title=verbs[word].title,
-            url=admin.url("schedule_act", row.name, word),
-            kind="default" if word == "resume" else "durable-grave" if verbs[word].is_grave else "",
-        )
+        {
+            "title": verbs[word].title,
+            "url": admin.url("schedule_act", row.name, word),
+            "kind": "default" if word == "resume" else "durable-grave" if verbs[word].is_grave else "",
+        }
         for word, is_fitting in fits.items()
         if is_fitting and all(access.may(request, each) for each in needed_by(verbs[word].action))
     ]
-
-
-def _arguments(row: Schedule) -> str:
-    found = payload(row.workflow, "input", row.input, place_of(row.name))
-    return pretty(found)
 
 
 class BackfillForm(ActForm):
@@ -330,35 +289,29 @@ def told_of_ticks(ticks: Sequence[Tick]) -> str:
 def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the form of a new schedule, or create it."""
     action_page.admit(request, "create_schedule", "")
-    is_posted = request.method == "POST"
     initial = {"zone": "UTC", "workflow": request.GET.get("workflow", "")[:200], "arguments": "{}"}
-    form = CreateScheduleForm(request.POST if is_posted else None, initial=initial)
-    problem, status = "", 200
-    if is_posted:
-        status = 422
-        if form.is_valid():
-            given = form.cleaned_data
-            args, kwargs = given["arguments"] or ([], {})
-            try:
-                with action_page.acting(request, {**given, "expected": ""}):
-                    verbs.create(given["name"], given["workflow"], args=args, kwargs=kwargs, **_options(given))
-            except Refusal as refusal:
-                problem, status = refusal.why, refusal.status
-            else:
-                messages.success(request, gettext("The schedule is created."))
-                return HttpResponseRedirect(admin.url("schedule", given["name"]))
+    form = CreateScheduleForm(pages.posted(request), initial=initial)
+
+    def act(given: dict[str, Any]) -> None:
+        args, kwargs = given["arguments"] or ([], {})
+        with action_page.acting(request, {**given, "expected": ""}):
+            verbs.create(given["name"], given["workflow"], args=args, kwargs=kwargs, **_options(given))
+
+    tried = action_page.attempt(form, act)
+    if tried.is_done:
+        messages.success(request, gettext("The schedule is created."))
+        return HttpResponseRedirect(admin.url("schedule", form.cleaned_data["name"]))
     context = {
         "title": _("Create a schedule"),
-        "now": pages.now(),
         "verb": {"title": _("Create a schedule")},
         "form": form,
-        "problem": problem,
+        "problem": tried.problem,
         "back": admin.url("schedules"),
         "all_url": admin.url("schedules"),
         "all_title": _("Schedules"),
         "workflows": sorted(each.name for each in registry.all()),
     }
-    return admin.page(request, "verb", context, status=status)
+    return admin.page(request, "verb", context, status=tried.status)
 
 
 def plan(of: str, form: forms.Form) -> str:

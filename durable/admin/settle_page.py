@@ -31,36 +31,30 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the question, or settle the step at `at`; without `at`, the first that waits."""
     action_page.admit(request, "settle", unquote(key))
     run = pages.find(request, key)
-    given = request.POST if request.method == "POST" else None
-    form = SettleForm(given)
-    problem, status = "", 200
-    location = request.GET.get("at", "")
-    if given is not None:
-        status = 422
-        if form.is_valid():
-            try:
-                with action_page.acting_on_runs(
-                    request, form.cleaned_data["reason"], expected=form.cleaned_data["expected"] or None
-                ):
-                    _VERB.call(run.id, location, **form.answer)
-            except action_page.Refusal as refusal:
-                problem, status = refusal.why, refusal.status
-                run = pages.find(request, key)
-                form = SettleForm({**request.POST.dict(), "expected": revision(run)})
-            else:
-                messages.success(request, _VERB.done)
-                return HttpResponseRedirect(admin.url("change", run.id))
+    form, location = SettleForm(pages.posted(request)), request.GET.get("at", "")
+
+    def act(given: dict[str, Any]) -> None:
+        with action_page.acting_on_runs(request, given["reason"], expected=given["expected"] or None):
+            _VERB.call(run.id, location, **form.answer)
+
+    tried = action_page.attempt(form, act)
+    if tried.is_done:
+        messages.success(request, _VERB.done)
+        return HttpResponseRedirect(admin.url("change", run.id))
+    if tried.problem:
+        run = pages.find(request, key)
+        form = SettleForm({**request.POST.dict(), "expected": revision(run)})
     with reading():
         waiting = held_of(run, with_payloads=access.may(request, "view_payload"))
         step = next((each for each in waiting if each.location == location or not location), None)
         context = _context(admin, request, run, step, location)
     context |= {
         "form": form,
-        "problem": problem,
+        "problem": tried.problem,
         "others": [each for each in waiting if each is not step],
         "command": command("settle", run.id, location or (step.location if step else "LOCATION"), done="JSON"),
     }
-    return admin.page(request, "settle", context, status=status)
+    return admin.page(request, "settle", context, status=tried.status)
 
 
 def _context(admin: AdminPages, request: HttpRequest, run: Run, step: HeldHere | None, location: str) -> dict[str, Any]:
@@ -88,16 +82,12 @@ def _facts(admin: AdminPages, request: HttpRequest, run: Run, step: HeldHere) ->
     detail = read_entry_detail(run, step.location, with_payloads=False)
     error = None if detail is None else detail.entry.metadata.error
     data: dict[str, Any] = {} if detail is None else detail.entry.data
-    can_be_asked = "verify" in data.get(ONCE, {})
+    can_help = "verify" in data.get(ONCE, {}) or not step.is_unknown
+    may_recover = can_help and "recover" in possible_verbs(run) and access.may(request, PERMISSIONS["recover"])
     ended, mark, said = redacted_error(run.workflow, error).partition(VERIFY)
     return {
         "ended": ended if mark else step.error,
         "said": said,
         "facts": [] if detail is None else detail.facts,
-        "recover_url": _recover_url(admin, request, run) if can_be_asked or not step.is_unknown else "",
+        "recover_url": admin.url("act", run.id, "recover") if may_recover else "",
     }
-
-
-def _recover_url(admin: AdminPages, request: HttpRequest, run: Run) -> str:
-    may = "recover" in possible_verbs(run) and access.may(request, PERMISSIONS["recover"])
-    return admin.url("act", run.id, "recover") if may else ""

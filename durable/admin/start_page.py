@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -184,34 +185,25 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     if not isinstance(workflow, Workflow) or name == BULK:
         raise Http404(gettext('There is no workflow "%(workflow)s" that this process can start.') % {"workflow": name})
     code = code_of(workflow, may_see_payloads=access.may(request, "view_payload"))
-    form = StartForm(request.POST if request.method == "POST" else None, initial={"arguments": _skeleton(code)})
-    problem, status = "", 200
-    if request.method == "POST":
-        status = 422
-        if form.is_valid():
-            try:
-                run_id, is_new = _start(request, workflow, form)
-            except Refusal as refusal:
-                problem, status = refusal.why, refusal.status
-            else:
-                messages.success(
-                    request, gettext("It is started.") if is_new else gettext("Such a run exists; this is it.")
-                )
-                return HttpResponseRedirect(admin.url("change", run_id))
+    form = StartForm(pages.posted(request), initial={"arguments": _skeleton(code)})
+    tried = action_page.attempt(form, lambda _given: _start(request, workflow, form))
+    if tried.is_done:
+        run_id, is_new = tried.result
+        messages.success(request, gettext("It is started.") if is_new else gettext("Such a run exists; this is it."))
+        return HttpResponseRedirect(admin.url("change", run_id))
     context = {
         "title": gettext("Start one: %(workflow)s") % {"workflow": name},
-        "now": pages.now(),
         "name": name,
         "code": code,
         "form": form,
-        "problem": problem,
+        "problem": tried.problem,
         "hold": find_hold(HoldKind.WORKFLOW, name),
         "back": admin.url("workflow", name) if access.is_offered("workflow") else admin.url("changelist"),
         "queues": sorted(redis_clients.queue_names()),
         "priorities": list(conf.PRIORITIES),
         "command": command("start", name),
     }
-    return admin.page(request, "start", context, status=status)
+    return admin.page(request, "start", context, status=tried.status)
 
 
 def _start(request: HttpRequest, workflow: Workflow[Any, Any], form: StartForm) -> tuple[str, bool]:
@@ -248,31 +240,21 @@ def show_again(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespons
     run = pages.find(request, key)
     with reading():
         editable, refusal = _editable(run)
-    initial = {
-        "values": json.dumps(editable.values, indent=2, ensure_ascii=False),
-        "token": new_id(),
-    }
-    form = EditInputForm(request.POST if request.method == "POST" else None, initial=initial)
-    problem, status = "", 200
-    if request.method == "POST":
-        status = 422
-        if form.is_valid():
-            try:
-                shown = _start_again(request, run, editable, form.cleaned_data)
-            except action_page.Refusal as refused:
-                problem, status = refused.why, refused.status
-            else:
-                messages.success(request, gettext("A new run with this input has begun; this is it."))
-                return HttpResponseRedirect(admin.url("change", shown))
+    initial = {"values": json.dumps(editable.values, indent=2, ensure_ascii=False), "token": new_id()}
+    form = EditInputForm(pages.posted(request), initial=initial)
+    tried = action_page.attempt(form, partial(_start_again, request, run, editable))
+    if tried.is_done:
+        messages.success(request, gettext("A new run with this input has begun; this is it."))
+        return HttpResponseRedirect(admin.url("change", tried.result))
     context = {
         **action_page.asking_context(admin, request, run),
         "title": gettext("Start again with another input: run %(run)s") % {"run": run.id},
         "form": form,
-        "problem": problem,
+        "problem": tried.problem,
         "refusal": refusal,
         "kept": editable.kept,
     }
-    return admin.page(request, "edit_input", context, status=status)
+    return admin.page(request, "edit_input", context, status=tried.status)
 
 
 def _editable(run: Run) -> tuple[EditableInput, str]:

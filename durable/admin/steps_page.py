@@ -45,7 +45,6 @@ def show_entry(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespons
     context = {
         "title": display_location(location),
         "subtitle": _("%(kind)s of run %(run)s") % {"kind": kind_in_words(detail.entry.kind), "run": run.id},
-        "now": pages.now(),
         "run": run,
         "run_url": admin.url("change", run.id),
         "running_url": running_url,
@@ -111,7 +110,6 @@ def show_running(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     query["live"] = "1"
     context = {
         "title": _("Running now"),
-        "now": now,
         "problem": problem,
         "steps": page.steps,
         "next_cursor": page.next_cursor,
@@ -143,7 +141,6 @@ def show_running_step(admin: AdminPages, request: HttpRequest, key: str) -> Http
     context: dict[str, Any] = {
         "title": display_location(location),
         "place": "durable_run_running",
-        "now": now,
         "run": run,
         "run_url": admin.url("change", run.id),
         "step": step,

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable import marks
 from durable.admin import action_page, limits_page, pages, schedules_page
-from durable.admin.action_page import Refusal
+from durable.admin.action_page import attempt
 from durable.admin.forms import ActForm, form_of, name_of
 from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
@@ -147,29 +147,27 @@ def page_of(*subjects: Subject) -> Callable[[AdminPages, HttpRequest, str, str],
 
 
 def _answer(admin: AdminPages, request: HttpRequest, verb: Verb, of: str) -> HttpResponse:
-    place, is_posted = _PLACES[verb.on], request.method == "POST"
-    special = _SPECIAL.get(verb.action, Special())
-    seen, planned, problem, status = place.see(request, verb, of), "", "", 422 if is_posted else 200
-    form = (special.form or form_of(verb))(request.POST if is_posted else None, initial=dict(seen.initial))
-    if is_posted and form.is_valid():
-        try:
-            planned = special.plan(of, form) if special.plan is not None else ""
-            done = planned or _applied(request, verb, special, of, form.cleaned_data)
-        except Refusal as refusal:
-            problem, status = refusal.why, refusal.status
-            seen = place.see(request, verb, of)
-        else:
-            if not planned:
-                messages.success(request, done)
-                return HttpResponseRedirect(admin.url(place.pages) if verb.is_grave else admin.url(place.page, of))
-            status = 200
+    place, special = _PLACES[verb.on], _SPECIAL.get(verb.action, Special())
+    seen = place.see(request, verb, of)
+    form = (special.form or form_of(verb))(pages.posted(request), initial=dict(seen.initial))
+
+    def act(given: dict[str, Any]) -> tuple[str, str]:
+        planned = special.plan(of, form) if special.plan is not None else ""
+        return planned, "" if planned else _applied(request, verb, special, of, given)
+
+    tried = attempt(form, act)
+    planned, done = tried.result or ("", "")
+    if done:
+        messages.success(request, done)
+        return HttpResponseRedirect(admin.url(place.pages) if verb.is_grave else admin.url(place.page, of))
+    if tried.problem:
+        seen = place.see(request, verb, of)
     context = {
         "title": gettext("%(verb)s: %(of)s") % {"verb": verb.title, "of": of},
-        "now": pages.now(),
         "verb": verb,
         "of": of,
         "form": form,
-        "problem": problem,
+        "problem": tried.problem,
         "planned": planned,
         "expected": seen.expected,
         "back": admin.url(place.page, of),
@@ -178,7 +176,7 @@ def _answer(admin: AdminPages, request: HttpRequest, verb: Verb, of: str) -> Htt
         "command": _command(request, verb, of, seen),
         **seen.context,
     }
-    return admin.page(request, "verb", context, status=status)
+    return admin.page(request, "verb", context, status=tried.status)
 
 
 def _applied(request: HttpRequest, verb: Verb, special: Special, of: str, given: dict[str, Any]) -> str:

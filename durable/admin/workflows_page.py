@@ -40,7 +40,6 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     everyone = pages.with_children()
     context = {
         "title": _("Workflows"),
-        "now": now,
         "cap": CAP,
         "workflows": [
             (each, admin.url("workflow", each.name), _runs_url(admin, everyone, workflow=each.name, state="failed"))
@@ -71,7 +70,6 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     may_see_source = workflow is not None and access.may(request, "view_source")
     context: dict[str, Any] = {
         "title": name,
-        "now": now,
         "name": name,
         "other_names": found.other_names,
         "code": None if workflow is None else code_of(workflow, may_see_payloads=access.may(request, "view_payload")),

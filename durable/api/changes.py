@@ -25,8 +25,8 @@ from django.db.models import Case, Count, F, Q, Subquery, TextField, Value, When
 
 from durable.conf import conf
 from durable.core.records import ENDED, EntryStatus, RunState
+from durable.inspection.counting import fitting, sized
 from durable.inspection.pagination import InvalidCursorError
-from durable.inspection.sizes import fitting, sized
 from durable.models import Entry, Run
 from durable.models.history import EntryQuerySet
 

@@ -18,7 +18,7 @@ from durable.core.errors import EntryNotFoundError
 from durable.core.location import MAX_LOCATION
 from durable.inspection.activities import activities_of_runs, saved_by
 from durable.inspection.comparison import compare_runs
-from durable.inspection.sizes import fitting, sized
+from durable.inspection.counting import fitting, sized
 from durable.inspection.timeline import build_timeline
 from durable.inspection.tree import history_tree
 from durable.listings.access import may, seen_of, visible_run

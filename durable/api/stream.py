@@ -24,7 +24,7 @@ from durable.api.fields import Number, Query, Text
 from durable.api.long_poll import MAX_WAIT, wait_for
 from durable.api.requests import EVENT_STREAM, EventStreamRenderer, JSONRenderer
 from durable.api.schema import ProblemSerializer, described
-from durable.inspection.sizes import MAX_BYTES
+from durable.inspection.counting import MAX_BYTES
 from durable.listings.access import owner_of, visible_run
 from durable.listings.problems import CONTENT_TYPE
 from durable.models import Run

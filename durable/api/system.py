@@ -23,11 +23,10 @@ from durable.inspection.workers import worker_overview
 from durable.inspection.workflow_code import code_of
 from durable.inspection.workflows import builds_in_flight, workflow_of, workflow_stats
 from durable.listings.access import actor_of, admit, is_limited, is_offered, seen_of, startable, visible_runs
-from durable.listings.causes import Cause
 from durable.listings.listing import Page
 from durable.listings.problems import ProblemError
 from durable.listings.shapes import data_of
-from durable.listings.workflows import Workflow, WorkflowList, WorkflowStats
+from durable.listings.work import Cause, Workflow, WorkflowList, WorkflowStats
 from durable.operations.audit import acting_as
 from durable.operations.causes import MAX_NOTE, note
 

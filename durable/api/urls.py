@@ -25,13 +25,12 @@ from durable.api.schedules import SchedulesView, ScheduleView
 from durable.api.stream import StreamView
 from durable.api.system import AnywhereView, NoteView, WorkflowStatsView, WorkflowsView, WorkflowView
 from durable.api.verb_views import endpoints, run_endpoints
-from durable.listings.causes import CAUSES
 from durable.listings.events import EVENT_WAITS
 from durable.listings.history import ENTRIES, LOGS, VALUES
 from durable.listings.operators import ACTIONS
 from durable.listings.restored import RESTORED
 from durable.listings.runs import CHILDREN
-from durable.listings.work import LIMITS, QUEUES, RATES, RUNNING, RUNNING_OF_RUN, WORKERS
+from durable.listings.work import CAUSES, LIMITS, QUEUES, RATES, RUNNING, RUNNING_OF_RUN, WORKERS
 from durable.operations.catalogue import DATABASE, LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
 app_name = "durable_api"

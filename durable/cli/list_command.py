@@ -34,14 +34,13 @@ from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.reading import from_replica, reading
 from durable.inspection.undone import state_word
 from durable.inspection.wording import display_place, told_of_source
-from durable.listings.causes import CAUSES
 from durable.listings.events import EVENT_WAITS, EVENTS
 from durable.listings.history import VALUES
 from durable.listings.listing import MOST_LISTED, Listing, Page
 from durable.listings.people import QUESTIONS
 from durable.listings.runs import CHILDREN, RUNS
 from durable.listings.shapes import Seen, data_of
-from durable.listings.work import LIMITS, QUEUES, RATES, RUNNING, WORKERS
+from durable.listings.work import CAUSES, LIMITS, QUEUES, RATES, RUNNING, WORKERS
 from durable.operations.causes import note
 
 SHOWN: Final = 50  # of a table without `--limit`

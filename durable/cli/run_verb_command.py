@@ -40,6 +40,7 @@ from durable.cli.subcommand import (
 from durable.conf import conf
 from durable.core.errors import BulkCountError
 from durable.core.records import RunState
+from durable.inspection.actions import NOTED, verb_note
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
 from durable.inspection.explanation import explain
 from durable.inspection.family import FailedChildren
@@ -47,7 +48,6 @@ from durable.inspection.humanize import plural
 from durable.inspection.reading import reading
 from durable.inspection.selection import Filtered
 from durable.inspection.undone import Undone, undone_steps
-from durable.inspection.verb_notes import NOTED, verb_note
 from durable.inspection.wording import command
 from durable.listings.operators import bulk_data
 from durable.listings.runs import CAUSE_FILTERS, HELD_FILTER, criteria_of

@@ -37,7 +37,7 @@ from durable.core.ids import MAX_ID, MAX_REASON, check_id
 from durable.inspection.humanize import sentence
 from durable.inspection.reading import from_replica, reading
 from durable.inspection.run_facts import checked_tags, read_tag
-from durable.listings import causes, events, history, operators, people, restored, runs, schedules, work
+from durable.listings import events, history, operators, people, restored, runs, schedules, work
 from durable.listings.access import (
     actor_of,
     admit,
@@ -69,7 +69,7 @@ __all__ = ["router"]
 LISTINGS: Final = (
     *(runs.RUNS, runs.CHILDREN, history.ENTRIES, history.LOGS, history.VALUES, history.MESSAGES),
     work.RUNNING_OF_RUN,
-    *(causes.CAUSES, work.RUNNING, work.QUEUES, work.LIMITS, work.RATES, work.WORKERS),
+    *(work.CAUSES, work.RUNNING, work.QUEUES, work.LIMITS, work.RATES, work.WORKERS),
     *(schedules.SCHEDULES, operators.ACTIONS, restored.RESTORED, people.QUESTIONS),
     *(events.EVENTS, events.EVENT_WAITS),
 )

@@ -1,4 +1,5 @@
-"""Operators' verbs: searches of the audit log, marks on a run's time axis, the verbs that a state allows, saved views.
+"""Operators' verbs: searches of the audit log, marks on a run's time axis, the verbs that a state allows and what they
+mean beyond it, saved views.
 
 A search by run, bulk, user or time follows an index. Any other condition is checked on a bounded number of rows, the
 newest ones before the end of the wanted time.
@@ -9,6 +10,7 @@ For display, not for decisions: the verb itself decides again, under the run's l
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -17,15 +19,21 @@ from django.contrib.auth import get_user_model
 from django.db import router
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
-from durable.core.records import ENDED, WITH_WORKER, ActionOutcome, Request, RunState
+from durable.core.entry_shapes import readable
+from durable.core.location import listed
+from durable.core.outcomes import HELD, ONCE, HeldReason
+from durable.core.records import ENDED, WITH_WORKER, ActionOutcome, EntryKind, EntryStatus, Request, RunState
 from durable.core.registry import INTERNAL, is_stopped
 from durable.core.summary import is_held
 from durable.core.transitions import ALLOWED
+from durable.inspection.family import cancel_note, pause_note
 from durable.inspection.humanize import shortened
 from durable.inspection.pagination import on_visible
+from durable.inspection.progress import open_entries
 from durable.inspection.reading import read_alias
+from durable.inspection.wording import display_location
 from durable.models import OperatorAction, Run, SavedView
 from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
@@ -213,3 +221,72 @@ def list_views(owner_key: str, *, with_shared: bool = True) -> list[SavedView]:
     wanted = Q(owner_key=owner_key) | Q(is_shared=True) if with_shared else Q(owner_key=owner_key)
     found = SavedView.objects.using(read_alias()).filter(wanted)
     return list(found.order_by("name", "pk")[:MOST])
+
+
+_UNFINISHED: Final = [each.value for each in (EntryStatus.RUNNING, EntryStatus.UNKNOWN, EntryStatus.HELD)]
+
+#: The verbs that mean something for a run's children, and what says it.
+_OF_CHILDREN: Final[Mapping[str, Callable[[Run, RunQuerySet | None], str]]] = {
+    "pause": pause_note,
+    "cancel": cancel_note,
+}
+#: The verbs about which there may be a note.
+NOTED: Final = frozenset({*_OF_CHILDREN, "restart"})
+
+
+def verb_note(run: Run, verb: str, within: RunQuerySet | None = None) -> str:
+    """Say what the verb means for the children of the run, and for steps that may have been done; "" for nothing.
+
+    `within` limits the children, for example to those that a user may see. At most one statement, and those of the
+    children.
+    """
+    notes = [_unsettled_note(run, verb)]
+    if run.state not in ENDED and verb in _OF_CHILDREN:
+        notes.append(_OF_CHILDREN[verb](run, within))
+    return ". ".join(filter(None, notes))
+
+
+def _unsettled_note(run: Run, verb: str) -> str:
+    """Say what a cancel or a restart means for steps of which nobody knows whether they were done; "" without any."""
+    is_cancel = verb == "cancel" and run.state not in ENDED
+    if not is_cancel and verb != "restart":
+        return ""
+    found = _unsettled(run)
+    if not found:
+        return ""
+    named = listed(display_location(location) for location, _has_handler in found)
+    told = {"places": named}
+    if verb == "restart":
+        text = ngettext(
+            "Nobody knows whether %(places)s was done: it would be done again",
+            "Nobody knows whether %(places)s were done: they would be done again",
+            len(found),
+        )
+    elif any(has_handler for _location, has_handler in found):
+        text = ngettext(
+            "Nobody knows whether %(places)s was done, and nobody will be asked any more, unless you compensate first: "
+            "then verify is asked, and the run waits for a person if nobody knows",
+            "Nobody knows whether %(places)s were done, and nobody will be asked any more, unless you compensate first: "
+            "then verify is asked about those with a rollback handler, and the run waits for a person if nobody knows",
+            len(found),
+        )
+    else:
+        text = ngettext(
+            "Nobody knows whether %(places)s was done, and nobody will be asked any more",
+            "Nobody knows whether %(places)s were done, and nobody will be asked any more",
+            len(found),
+        )
+    return text % told
+
+
+def _unsettled(run: Run) -> list[tuple[str, bool]]:
+    """Return the steps of which nobody knows whether they were done, and whether each has a rollback handler."""
+    found = open_entries(run, Q(status__in=_UNFINISHED))
+    rows: list[Any] = list(found.filter(kind=EntryKind.STEP.value).order_by("ordinal").values_list("location", "data"))
+    told = [(location, readable(EntryKind.STEP, data)) for location, data in rows]
+    return [(location, "rollback" in data) for location, data in told if ONCE in data and _is_unknown(data)]
+
+
+def _is_unknown(data: Mapping[str, Any]) -> bool:
+    held = data.get(HELD)
+    return held is None or held["reason"] == HeldReason.UNKNOWN

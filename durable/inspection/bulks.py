@@ -200,9 +200,7 @@ def find_limited_bulk(bulk_id: str, within: RunQuerySet, actor_id: Any) -> BulkS
     runs = Run.objects.using(read_alias()).filter(pk__in=members)
     if len(members) > _READ or runs.count() != within.filter(pk__in=members).count():
         return None
-    if found.again is None:
-        return found
-    [again] = count_capped([failed_again(bulk_id, found.verb, within).order_by()], CAP)
+    again = None if found.again is None else _number_failed_again(bulk_id, found.verb, within)
     return replace(found, again=again)
 
 
@@ -298,7 +296,7 @@ class FailedAgain:
 
 def bulks_among(run_ids: Iterable[str]) -> set[str]:
     """Return the ids that are ids of bulks. One statement."""
-    members = _rows_of(OuterRef("run_id"))
+    members = _rows(OuterRef("run_id"))
     heads = OperatorAction.objects.using(read_alias()).filter(run_id__in=list(run_ids), bulk_id="")
     return set(heads.filter(Exists(members)).values_list("run_id", flat=True))
 
@@ -306,11 +304,7 @@ def bulks_among(run_ids: Iterable[str]) -> set[str]:
 # -- the parts
 
 
-def _rows(bulk_id: str) -> QuerySet[OperatorAction]:
-    return _rows_of(bulk_id)
-
-
-def _rows_of(bulk_id: Any) -> QuerySet[OperatorAction]:
+def _rows(bulk_id: str | OuterRef) -> QuerySet[OperatorAction]:
     # Not empty: the condition of the index on bulks.
     return OperatorAction.objects.using(read_alias()).filter(bulk_id=bulk_id).exclude(bulk_id="").order_by()
 
@@ -334,8 +328,8 @@ def _counted(bulk_id: str, state: dict[str, Any]) -> tuple[Count, Count]:
     return done, refused
 
 
-def _number_failed_again(bulk_id: str, verb: str) -> Count:
-    [found] = count_capped([failed_again(bulk_id, verb).order_by()], CAP)
+def _number_failed_again(bulk_id: str, verb: str, within: RunQuerySet | None = None) -> Count:
+    [found] = count_capped([failed_again(bulk_id, verb, within).order_by()], CAP)
     return found
 
 
@@ -408,11 +402,8 @@ def order_words(order: Any, began_at: datetime) -> str:
         options.append(_("it was done"))
     if place := order.options.get("place"):
         options.append(_('at "%(place)s"') % {"place": place})
-    options += [
-        _('from "%(place)s"') % {"place": value}
-        for name, value in order.options.items()
-        if name == "location" and value
-    ]
+    if location := order.options.get("location"):
+        options.append(_('from "%(place)s"') % {"place": location})
     verb = verb_title(order.verb)
     told = {"verb": f"{verb} ({', '.join(options)})" if options else verb, "which": _which(order.selection, began_at)}
     if order.total is not None:

@@ -148,12 +148,6 @@ def _read(
 def _side(run: Run, entry: Any, read: Sequence[Any] | TooLarge | None) -> Side:
     meta = entry.metadata
     began = meta.last_attempt_at or meta.created_at
-    if isinstance(read, TooLarge):
-        output: Any = str(read)
-    else:
-        text = None if read is None else read[0]
-        place = Place(run.pk, "output", entry.location)
-        output = payload(run.workflow, f"output:{entry.location}", text, place)
     is_failed = meta.status != EntryStatus.COMPLETED
     is_given = "given" in whole_data(entry)
     return Side(
@@ -162,7 +156,7 @@ def _side(run: Run, entry: Any, read: Sequence[Any] | TooLarge | None) -> Side:
         took=None if meta.completed_at is None or is_given else meta.completed_at - began,
         error=redacted_error(run.workflow, meta.error) if is_failed else "",
         is_given=is_given,
-        output=output,
+        output=_shown(run, f"output:{entry.location}", read, Place(run.pk, "output", entry.location)),
     )
 
 
@@ -182,11 +176,12 @@ def _difference(
 
 def _inputs(left: Run, right: Run) -> tuple[Any, Any] | None:
     found = read_within(Run.objects.using(read_alias()).filter(pk__in=[left.pk, right.pk]).order_by("pk"), "input")
-    shown = [_input(each, found.get(each.pk)) for each in (left, right)]
-    return None if shown[0] == shown[1] else (shown[0], shown[1])
+    one, other = (_shown(each, "input", found.get(each.pk), Place(each.pk, "input")) for each in (left, right))
+    return None if one == other else (one, other)
 
 
-def _input(run: Run, read: Sequence[Any] | TooLarge | None) -> Any:
-    if read is None or isinstance(read, TooLarge):
-        return None if read is None else str(read)
-    return payload(run.workflow, "input", read[0], Place(run.pk, "input"))
+def _shown(run: Run, field: str, read: Sequence[Any] | TooLarge | None, place: Place) -> Any:
+    """Return a payload that `read_within` has read as JSON data, or the text that says that it is too large."""
+    if isinstance(read, TooLarge):
+        return str(read)
+    return payload(run.workflow, field, None if read is None else read[0], place)

@@ -1,6 +1,8 @@
-"""Queries that pages may make of growing tables: capped counts, the names in an index, and queries for many keys.
+"""Queries that pages may make of growing tables: capped counts, names in an index, many keys at once, sizes of rows.
 
 A count reads at most `cap` entries of an index and then says "more"; several counts are one statement.
+
+The sizes of rows are queried before the rows are read, so that a page ends before it would take too much memory.
 
 An `OfEach` stands for one queryset for each of its keys, which is compiled once: compiling takes Python longer than
 PostgreSQL needs to execute it, and a page of fifty causes queries the same for each.
@@ -12,11 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import BigIntegerField, Expression, IntegerField, QuerySet, Subquery
+from django.db.models import BigIntegerField, Expression, F, Func, IntegerField, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce
 
 from durable.inspection.humanize import thousands
 from durable.inspection.reading import read_alias
@@ -265,3 +268,40 @@ def _together(what: str, querysets: Sequence[_Source], group: str = "") -> list[
     with connections[read_alias()].cursor() as cursor:
         cursor.execute(" UNION ALL ".join(selects), parameters)
         return list(cursor.fetchall())
+
+
+MAX_BYTES: Final = 8 * 1024 * 1024  # bytes of one page; a larger row is a page by itself
+
+T = TypeVar("T")
+
+
+class _Octets(Func):
+    """The bytes of a text as it is stored; PostgreSQL returns them without decompressing the text."""
+
+    function = "octet_length"
+    arity = 1
+    output_field = IntegerField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Use another function: older versions of SQLite lack this one."""
+        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))", **context)
+
+
+def sized(rows: QuerySet[Any], *columns: str) -> Iterator[tuple[Any, int]]:
+    """Yield the keys of the rows in their order, each with the total bytes of these columns."""
+    total: Any = Value(0)
+    for each in columns:
+        total = total + Coalesce(_Octets(F(each)), 0)
+    return iter(rows.annotate(size=total).values_list("pk", "size"))
+
+
+def fitting(sizes: Iterable[tuple[T, int]], most: int = MAX_BYTES) -> tuple[list[T], int]:
+    """Return the items from the first on that together fit into `most` bytes, at least one, and their total size."""
+    found: list[T] = []
+    taken = 0
+    for each, size in sizes:
+        if found and taken + size > most:
+            break
+        found.append(each)
+        taken += size
+    return found, taken

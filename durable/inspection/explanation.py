@@ -31,7 +31,7 @@ from durable.inspection.held import HeldHere, held_of
 from durable.inspection.humanize import thousands
 from durable.inspection.queues import find_hold, messages_left_note
 from durable.inspection.reading import read_alias
-from durable.inspection.run_facts import limits_note, rank_note
+from durable.inspection.run_facts import limits_note, rank_note, waits_for_worker
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.inspection.wording import command
 from durable.inspection.workers import death_note
@@ -153,8 +153,7 @@ def backlog_note(run: Run, now: datetime) -> str:
 
     "" if no worker has to take the run now, or nothing is before it. At most three statements.
     """
-    is_held = run.lease_expires_at is not None and run.lease_expires_at > now
-    if run.wake_at is None or run.wake_at > now or is_held or run.state == RunState.PAUSED:
+    if not waits_for_worker(run, now):
         return ""
     before = _before(run, now) if run.head_start is None else None  # those with a rank have an order of their own
     workers, busy = _workers(run.queue, now)

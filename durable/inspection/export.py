@@ -130,6 +130,7 @@ class _Part:
 
 
 def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str, Any]:
+    summary = run.summary if within is None else Summary.load(run.summary).without_others
     with reading():
         children, tick = count_children(run.id, within), tick_of(run.id)
         existing = existing_among(within, [run.parent_id, run.replay_of_id])
@@ -138,7 +139,7 @@ def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str,
         "workflow": run.workflow,
         "queue": run.queue,
         "state": run.state,
-        "summary": str(redacted(run.workflow, "error", _summary(run, within))),
+        "summary": str(redacted(run.workflow, "error", summary)),
         "created_at": _text(run.created_at),
         "started_at": _text(run.started_at),
         "finished_at": _text(run.finished_at),
@@ -219,15 +220,10 @@ def _message(run: Run, message: QueueMessage, with_payloads: bool) -> dict[str, 
     }
     if with_payloads:
         queue = unescape(message.queue)
-        data["body"] = payload(run.workflow, f"message:{queue}", message.body, _place(run, "message", message))
-        data["response"] = payload(
-            run.workflow, f"response:{queue}", message.response, _place(run, "response", message)
-        )
+        for name, field, text in (("body", "message", message.body), ("response", "response", message.response)):
+            place = of_message(run.id, field, message.id, message.queue)
+            data[name] = payload(run.workflow, f"{field}:{queue}", text, place)
     return data
-
-
-def _place(run: Run, field: str, message: QueueMessage) -> Place:
-    return of_message(run.id, field, message.id, message.queue)
 
 
 def _action(_run: Run, action: OperatorAction, _with_payloads: bool) -> dict[str, Any]:
@@ -242,10 +238,6 @@ def _action(_run: Run, action: OperatorAction, _with_payloads: bool) -> dict[str
         "outcome": action.outcome,
         "detail": action.detail,
     }
-
-
-def _summary(run: Run, within: RunQuerySet | None) -> str:
-    return run.summary if within is None else Summary.load(run.summary).without_others
 
 
 def _hide_runs(action: OperatorAction) -> None:

@@ -29,7 +29,7 @@ from durable.inspection.explain_states import LATE
 from durable.inspection.explanation import replay_check
 from durable.inspection.held import reason_of_stored
 from durable.inspection.humanize import quoted, shortened, span, thousands
-from durable.inspection.limits import IdleSlot, KeptSlot, LongLine, StillLine, slot_troubles
+from durable.inspection.limits import KeptSlot, LongLine, StillLine, slot_troubles
 from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
 from durable.inspection.reading import read_alias
@@ -109,6 +109,7 @@ def collect_findings(
     paused, held = all_holds()
     slots = slot_troubles(now, within)
     stale, diverging, held_rows, unreceived = _few_rows(runs, now)
+    snapshots, ids = old_snapshots_and_ids()
     unserved = _unserved(workers)
     told = {*paused, *(queue.name for queue in unserved)}
     served = [queue.name for queue in workers.queues if queue.has_runs and queue.name not in told]
@@ -131,7 +132,8 @@ def collect_findings(
         *_diverging(diverging),
         *_failed(failed),
         *_messages_left(unreceived),
-        *_vacuum(),
+        *_snapshots(snapshots),
+        *_transaction_ids(ids),
         *(_retention(now) if within is None else []),
     ]
 
@@ -322,11 +324,6 @@ def _with_reason(title: str, told: Mapping[str, str], hold: Hold) -> str:
     if not hold.reason:
         return title
     return _("%(title)s: %(reason)s") % {"title": title, "reason": shortened(hold.reason)}
-
-
-def _vacuum() -> list[Finding]:
-    snapshots, ids = old_snapshots_and_ids()
-    return [*_snapshots(snapshots), *_transaction_ids(ids)]
 
 
 def _snapshots(found: Sequence[OldSnapshot]) -> list[Finding]:
@@ -551,7 +548,7 @@ def _kept_slots(slots: Sequence[KeptSlot]) -> list[Finding]:
     return [_of_slots("slot_kept", title, advice, slots, "show", is_urgent=False)] if slots else []
 
 
-def _idle_slots(slots: Sequence[IdleSlot]) -> list[Finding]:
+def _idle_slots(slots: Sequence[KeptSlot]) -> list[Finding]:
     title = _("Sleeping runs hold slots of limits that are for their steps alone: %(limits)s")
     advice = _(
         "Others wait for these slots, or the runs themselves. A durable_worker takes them back within two minutes. To have "

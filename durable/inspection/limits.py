@@ -63,37 +63,6 @@ _LINES: Final = _EACH.format(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyLine:
-    """A key of a limit: the numbers of held slots and waiting runs, and since when the first run in line waits, or
-    None.
-    """
-
-    held: int
-    waiting: int
-    oldest_at: datetime | None
-
-
-def lines_of(limit: str, keys: Sequence[str], *, most_held: int, most_waiting: int) -> list[KeyLine]:
-    """Return the line of each key, in order, with counts up to `most_held` and `most_waiting`.
-
-    One statement along an index; none without keys.
-    """
-    if not keys:
-        return []
-    name = pack(limit)
-    given: list[str | int] = [name, most_held, name, most_waiting, name]
-    for number, key in enumerate(keys):
-        given += [number, pack(key)]
-    with connections[read_alias()].cursor() as cursor:
-        cursor.execute(_LINES.format(keys=", ".join(["(%s, %s)"] * len(keys))), given)
-        found = {
-            number: KeyLine(held=held, waiting=waiting, oldest_at=None if since is None else moment_of(since))
-            for number, held, waiting, since in cursor.fetchall()
-        }
-    return [found[number] for number in range(len(keys))]
-
-
 _PLACES = 1_000  # of a line that are counted
 _SHOWN = 20  # slots of a key that are shown
 _HELD = 10_000  # slots of a key that are counted
@@ -188,18 +157,31 @@ def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
 
 
 def _summary(limit: Limit, keys: Sequence[str]) -> LimitSummary:
-    lines = lines_of(limit.name, keys, most_held=_HELD, most_waiting=_PLACES)
-    found = [
-        LimitKeySummary(key=key, held=line.held, waiting=line.waiting, oldest_at=line.oldest_at)
-        for key, line in zip(keys, lines, strict=True)
-    ]
     return LimitSummary(
         name=limit.name,
         at_once=limit.number,
         code_says=limit.at_once,
         is_overridden=limit.override is not None,
-        keys=sorted(found, key=lambda each: (-each.waiting, -each.held, each.key)),
+        keys=sorted(_lines_of(limit.name, keys), key=lambda each: (-each.waiting, -each.held, each.key)),
     )
+
+
+def _lines_of(limit: str, keys: Sequence[str]) -> list[LimitKeySummary]:
+    """Return the summaries of these keys; one statement along an index, none without keys."""
+    if not keys:
+        return []
+    name = pack(limit)
+    given: list[str | int] = [name, _HELD, name, _PLACES, name]
+    for number, key in enumerate(keys):
+        given += [number, pack(key)]
+    with connections[read_alias()].cursor() as cursor:
+        cursor.execute(_LINES.format(keys=", ".join(["(%s, %s)"] * len(keys))), given)
+        return [
+            LimitKeySummary(
+                key=keys[number], held=held, waiting=waiting, oldest_at=None if since is None else moment_of(since)
+            )
+            for number, held, waiting, since in cursor.fetchall()
+        ]
 
 
 def _shown_keys(limit: str, within: RunQuerySet | None) -> list[str]:
@@ -291,28 +273,21 @@ class _Slot:
     def reported(self) -> dict[str, Any]:
         """The slot as an item of a report."""
         label = limit_label(self.limit, self.key)
-        return {
-            "limit": self.limit,
-            "label": label,
-            "run_id": self.run_id,
-            "workflow": self.workflow,
-            "since": self.since,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdleSlot(KeptSlot):
-    """A slot for a step or for passes that a run has held since `since` although no worker executes the run."""
+        told = {"limit": self.limit, "label": label, "run_id": self.run_id, "workflow": self.workflow}
+        return {**told, "since": self.since}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTroubles:
-    """The problems with slots: stopped lines, long lines, slots that runs keep without use, and forgotten slots."""
+    """The problems with slots: stopped lines, long lines, slots that runs keep without use, and forgotten slots.
+
+    A forgotten (idle) slot is one for a step or for passes, although no worker executes the run.
+    """
 
     still: list[StillLine]
     long: list[LongLine]
     kept: list[KeptSlot]
-    idle: list[IdleSlot]
+    idle: list[KeptSlot]
 
 
 def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroubles:
@@ -332,7 +307,7 @@ def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroub
         still=still,
         long=long,
         kept=[KeptSlot(**slot.reported) for slot in kept if slot.standing in (_PAUSED, _DIVERGED)],
-        idle=[IdleSlot(**slot.reported) for slot in idle if slot.standing == _ASLEEP],
+        idle=[KeptSlot(**slot.reported) for slot in idle if slot.standing == _ASLEEP],
     )
 
 
@@ -372,15 +347,16 @@ def _lines(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> 
     return still, long
 
 
+def _named_limits() -> set[str]:
+    """Return the limits that this process's settings and workflows name."""
+    of_code = {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
+    return of_code | set(conf.LIMITS)
+
+
 def unused_limits() -> list[str]:
     """Return the limits that this process's settings and workflows do not name, and of which no run has a slot."""
-    named = set(conf.LIMITS)
-    named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
-    return [
-        limit.name
-        for limit in _limits()
-        if limit.name not in named and not _slots(None).filter(limit=limit.name).exists()
-    ]
+    others = [limit.name for limit in _limits() if limit.name not in _named_limits()]
+    return [each for each in others if not _slots(None).filter(limit=each).exists()]
 
 
 def count_slots(cap: int) -> list[LimitCounts]:
@@ -628,10 +604,8 @@ def unused_rates() -> list[str]:
     """Return the limits with a rate that this process's settings and workflows do not name, and for which no run
     waits.
     """
-    named = set(conf.LIMITS)
-    named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
     names = RateLimit.objects.using(read_alias()).order_by("name").values_list("name", flat=True)[:_MOST_RATES]
-    return [each for each in names if each not in named and not keys_awaited(each, 1)]
+    return [each for each in names if each not in _named_limits() and not keys_awaited(each, 1)]
 
 
 def refusal_of(run_id: str) -> str:

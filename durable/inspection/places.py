@@ -426,23 +426,16 @@ def _node_at(location: str, place: Place, nodes: dict[str, PlaceNode], top: list
         return node
     if "#" not in location and location.count("/") < _DEEPEST:  # most of those that are opened
         around, _, segment = location.rpartition("/")
-        parent = _node_at(around, place, nodes, top) if around else None
-        kind = scope_kind(None if parent is None else parent.kind, segment)
-        node = nodes[location] = PlaceNode(location=location, first=location, kind=kind, ordinal=place.ordinal)
-        (top if parent is None else parent.children).append(node)
-        return node
-    segments = location.split("/")
-    depth = min(len(segments), _DEEPEST) - 1
-    around = "/".join(segments[:depth])
+        first = location
+    else:
+        segments = location.split("/")
+        depth = min(len(segments), _DEEPEST) - 1
+        around, segment = "/".join(segments[:depth]), segments[depth]
+        actual = place.records[0].location.split("/") if place.records else segments
+        first = "/".join(actual[: depth + 1] if len(segments) <= _DEEPEST else actual)
     parent = _node_at(around, place, nodes, top) if around else None
-    actual = place.records[0].location.split("/") if place.records else segments
-    first = "/".join(actual[: depth + 1] if len(segments) <= _DEEPEST else actual)
-    node = nodes[location] = PlaceNode(
-        location=location,
-        first=first,
-        kind=scope_kind(None if parent is None else parent.kind, segments[depth]),
-        ordinal=place.ordinal,
-    )
+    kind = scope_kind(None if parent is None else parent.kind, segment)
+    node = nodes[location] = PlaceNode(location=location, first=first, kind=kind, ordinal=place.ordinal)
     node.is_folded = "#" in location and location != first
     if node.is_folded:
         node.count = 0  # until it is counted

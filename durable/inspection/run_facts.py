@@ -121,14 +121,19 @@ def share_words(ranking: Ranking) -> str:
     return _("%(share)s, weight %(weight)s") % {"share": ranking.share, "weight": f"{ranking.weight:g}"}
 
 
+def waits_for_worker(run: Run, now: datetime) -> bool:
+    """Return whether the run is due, and no worker has it."""
+    is_held = run.lease_expires_at is not None and run.lease_expires_at > now
+    return run.wake_at is not None and run.wake_at <= now and not is_held and run.state != RunState.PAUSED
+
+
 def rank_note(run: Run, now: datetime) -> str:
     """Say which runs come before a due run that waits for a worker, without a full stop.
 
     "" for any other run, in a paused queue, and in one whose runs have neither priorities nor shares. Counts at most
     1,000. One query, and four more where runs of the queue have had priorities or shares.
     """
-    is_held = run.lease_expires_at is not None and run.lease_expires_at > now
-    if run.wake_at is None or run.wake_at > now or is_held or run.state == RunState.PAUSED:
+    if not waits_for_worker(run, now):
         return ""
     lanes = Lane.objects.using(read_alias()).filter(queue=run.queue).order_by("-head_start")
     head_starts = list(lanes.values_list("head_start", flat=True)[:_LANES])
@@ -416,7 +421,7 @@ def about_of(runs: Sequence[Run]) -> dict[str, list[About]]:
     found: dict[str, list[About]] = {run.id: [] for run in runs}
     rows = RunSubject.objects.using(read_alias()).filter(run__in=list(found)).order_by("run_id", "id")
     for run_id, model, key in rows.values_list("run_id", "model", "object_pk"):
-        found[run_id].append(About(model=model, key=key, words=_in_words(model, key)))
+        found[run_id].append(_about(model, key))
     return found
 
 
@@ -436,14 +441,14 @@ def tags_and_about_of(runs: Sequence[Run]) -> tuple[dict[str, list[Tag]], dict[s
         if position == 0:
             tags[run_id].append(_tag(workflows[run_id], name, value))
         else:
-            about[run_id].append(About(model=name, key=value, words=_in_words(name, value)))
+            about[run_id].append(_about(name, value))
     return tags, about
 
 
-def _in_words(model: str, key: str) -> str:
-    """Return "order 42"; of a model that the project no longer has "shop.order 42"."""
+def _about(model: str, key: str) -> About:
+    """Return the instance, in words "order 42"; of a model that the project no longer has "shop.order 42"."""
     found = model_of(model)
-    return f"{model if found is None else found._meta.verbose_name} {key}"
+    return About(model=model, key=key, words=f"{model if found is None else found._meta.verbose_name} {key}")
 
 
 def is_about(text: str) -> Q:

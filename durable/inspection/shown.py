@@ -20,10 +20,10 @@ from durable.core.places import Place
 from durable.core.records import EntryKind, Status
 from durable.core.results import Markdown
 from durable.core.steps import SUMMARY
+from durable.inspection.counting import fitting
 from durable.inspection.humanize import decimal, printable, thousands, until
 from durable.inspection.payloads import payload, redacted
 from durable.inspection.reading import read_alias
-from durable.inspection.sizes import fitting
 from durable.models import Entry, Run, RunStatus
 from durable.models.history import EntryQuerySet
 from durable.models.rows import ByteLength

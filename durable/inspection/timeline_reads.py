@@ -191,7 +191,12 @@ def open_members(
     if is_exact:
         return _open_exact(top, opened, after, most)
     nodes = top
-    unfinished = [record for node in top for record in node.all_records() if _is_unfinished(record)]
+    unfinished = [
+        record
+        for node in top
+        for record in node.all_records()
+        if record.status != EntryStatus.COMPLETED or record.has_failed_to_undo
+    ]
     while True:
         folded = [each for node in nodes for each in _with_members(node) if each.is_folded]
         node = next((each for each in folded if each.location == opened), None)
@@ -221,7 +226,8 @@ def _open_exact(top: Sequence[PlaceNode], opened: str, after: int, most: int) ->
     if node is None:
         return None
     rest = sorted((each for each in node.members if each.ordinal > after), key=lambda each: each.ordinal)
-    failed = [each for each in node.members if _has_failed(each)] if after < 0 else []
+    has_failed = (each for each in node.members if any(one.status in HAS_FAILED for one in each.all_records()))
+    failed = list(has_failed) if after < 0 else []
     page = rest[:most]
     node.members = [*failed, *(each for each in page if each not in failed)]
     return page[-1].ordinal if len(rest) > most else None
@@ -232,14 +238,6 @@ def _with_members(node: PlaceNode) -> Iterator[PlaceNode]:
     yield node
     for inner in (*node.members, *node.children):
         yield from _with_members(inner)
-
-
-def _has_failed(node: PlaceNode) -> bool:
-    return any(record.status in HAS_FAILED for record in node.all_records())
-
-
-def _is_unfinished(record: Record) -> bool:
-    return record.status != EntryStatus.COMPLETED or record.has_failed_to_undo
 
 
 def _leads_to(node: PlaceNode, opened: str) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -185,17 +185,13 @@ def history_tree(
     """
     rows, running = read_rows(run, entries), list(running)
     if rows is None:
-        window = read_window(
-            run,
-            start=start,
-            size=size,
-            only_failed=only_failed,
-            at_end=at_end,
-            running=running,
-            entries=entries,
-            open_keys=open_keys,
-        )
-        return _page_of(run, window, running if window.is_last else [], size, with_payloads=with_payloads)
+        keys_of_open = newest_open(run) if open_keys is None else open_keys
+        if only_failed:
+            window = _window_of_interest(run, start, size, keys_of_open, running, at_end=at_end)
+        else:
+            window = _window(run, start, size, keys_of_open, running, entries, at_end=at_end)
+        found = _page_of(run, window, running if window.is_last else [], size)
+        return _filled(run, found, with_payloads=with_payloads)
     has_forks = any(kind in FORKS for _, _, kind, *_ in rows)
     outcomes = read_outcomes(run.id) if has_forks else {}
     built = _Builder(rows, outcomes, _failed_attempts(run.id), running)
@@ -210,11 +206,11 @@ def history_tree(
         start, last = _place_of_interest(nodes), len(nodes) - size
         start = (min(start, last) if start else last) if at_end else start // size * size
     start = min(max(0, start), max(0, len(nodes) - 1))
-    page = nodes[start : start + size]
-    return _page(run, roots, page, start=start, total=len(nodes), size=size, with_payloads=with_payloads)
+    found = TreePage(roots=roots, nodes=nodes[start : start + size], start=start, total=len(nodes), size=size)
+    return _filled(run, found, with_payloads=with_payloads)
 
 
-def _page_of(run: Run, window: Window, running: Iterable[RunningStep], size: int, *, with_payloads: bool) -> TreePage:
+def _page_of(run: Run, window: Window, running: Iterable[RunningStep], size: int) -> TreePage:
     """Return a page of a long history."""
     forks = [location for _, location, kind, *_ in window.rows if kind in FORKS]
     outcomes = read_outcomes(run.id, forks) if forks else {}
@@ -225,34 +221,16 @@ def _page_of(run: Run, window: Window, running: Iterable[RunningStep], size: int
     for position, node in enumerate(page, window.start):
         node.position = position
     total = max(window.total, window.start + len(page))
-    return _page(
-        run,
-        built.roots,
-        page,
-        start=window.start,
-        total=total,
-        size=size,
-        is_cut=window.is_cut,
-        with_payloads=with_payloads,
-    )
+    return TreePage(roots=built.roots, nodes=page, start=window.start, total=total, size=size, is_cut=window.is_cut)
 
 
-def _page(
-    run: Run,
-    roots: Sequence[TreeNode],
-    page: Sequence[TreeNode],
-    *,
-    start: int,
-    total: int,
-    size: int,
-    is_cut: bool = False,
-    with_payloads: bool,
-) -> TreePage:
-    shown = {id(node) for node in page}
-    kept = list(filter(None, (_cut(root, shown) for root in roots)))
-    _fill(run, page)
-    _ask(run, [node for node in page if node.status == EntryStatus.HELD and node.entry], with_payloads=with_payloads)
-    return TreePage(roots=kept, nodes=page, start=start, total=total, size=size, is_cut=is_cut)
+def _filled(run: Run, found: TreePage, *, with_payloads: bool) -> TreePage:
+    """Read what the nodes of the page show, and leave out the nodes that are neither on the page nor around it."""
+    shown = {id(node) for node in found.nodes}
+    _fill(run, found.nodes)
+    held = [node for node in found.nodes if node.status == EntryStatus.HELD and node.entry]
+    _ask(run, held, with_payloads=with_payloads)
+    return replace(found, roots=list(filter(None, (_cut(root, shown) for root in found.roots))))
 
 
 def _place_of_interest(nodes: Sequence[TreeNode]) -> int:
@@ -378,16 +356,17 @@ def _mark_caught(run: Run, nodes: Mapping[str, TreeNode], fatal: Callable[[], se
 
     `fatal` returns the locations of the failures that made the run fail.
     """
-    failed = [node for node in nodes.values() if node.status == EntryStatus.EXHAUSTED or _is_failed_scope(node)]
+    failed = [
+        node
+        for node in nodes.values()
+        if node.status == EntryStatus.EXHAUSTED
+        or (node.status == EntryStatus.FAILED and node.kind in (*FORKS, "branch"))
+    ]
     if not failed or run.state not in _TOLD:
         return
     locations = fatal()
     for node in failed:
         node.is_caught = node.location not in locations
-
-
-def _is_failed_scope(node: TreeNode) -> bool:
-    return node.status == EntryStatus.FAILED and node.kind in (*FORKS, "branch")
 
 
 def _cut(node: TreeNode, shown: set[int]) -> TreeNode | None:
@@ -466,7 +445,7 @@ class Window:
     keys: Collection[int]
     start: int
     total: int
-    is_cut: bool
+    is_cut: bool = False
 
     @property
     def is_last(self) -> bool:
@@ -500,38 +479,36 @@ def read_rows(run: Run, entries: int | None) -> list[Row] | None:
     return None if not rows and has_more_entries(run.id, 0) else rows
 
 
-def read_window(
+def _window(
     run: Run,
-    *,
     start: int | None,
     size: int,
-    only_failed: bool,
-    at_end: bool,
+    open_keys: Sequence[int],
     running: Sequence[RunningStep],
     entries: int | None,
-    open_keys: Sequence[int] | None,
+    *,
+    at_end: bool,
 ) -> Window:
-    """Return a page of a long history, see `history_tree`. `entries` and `open_keys` are those of `progress_of`.
-
-    At most six statements; one more without `entries`, and one without `open_keys`. Three where the rest is remembered.
-    """
-    if open_keys is None:
-        open_keys = newest_open(run)
-    is_cut = False
-    if only_failed:
-        chosen = _of_interest(run, open_keys, running)
-        is_cut, total = len(chosen) > MOST, min(len(chosen), MOST)
-        start = _within(total - size if at_end and start is None else start or 0, total)
-        keys = list(chosen[start : min(start + size, total)])
-    else:
-        order = _Order(run, entries)
-        total = order.total
-        if start is None:
-            start = _start(run.id, order, open_keys, running, size, at_end=at_end)
-        start = _within(start, total)
-        keys = order.keys(start, size)
+    """Return a page of a long history, see `history_tree`; at most six statements, and one more without `entries`."""
+    order = _Order(run, entries)
+    if start is None:
+        start = _start(run.id, order, open_keys, running, size, at_end=at_end)
+    start = _within(start, order.total)
+    keys = order.keys(start, size)
     rows = _rows(run.id, keys, open_keys)
-    return Window(rows=rows, keys=frozenset(keys), start=start, total=total, is_cut=is_cut)
+    return Window(rows=rows, keys=frozenset(keys), start=start, total=order.total)
+
+
+def _window_of_interest(
+    run: Run, start: int | None, size: int, open_keys: Sequence[int], running: Sequence[RunningStep], *, at_end: bool
+) -> Window:
+    """Return a page of what failed, runs or is not completed in a long history."""
+    chosen = _of_interest(run, open_keys, running)
+    total = min(len(chosen), MOST)
+    start = _within(total - size if at_end and start is None else start or 0, total)
+    keys = list(chosen[start : min(start + size, total)])
+    rows = _rows(run.id, keys, open_keys)
+    return Window(rows=rows, keys=frozenset(keys), start=start, total=total, is_cut=len(chosen) > MOST)
 
 
 def _within(start: int, total: int) -> int:

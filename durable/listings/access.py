@@ -7,7 +7,7 @@ the user, and the project's function gets the request as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from django.contrib.auth.models import AnonymousUser
@@ -21,11 +21,12 @@ from durable.inspection.run_rules import RunRule, existing_among, find_among
 from durable.listings.problems import ProblemError
 from durable.listings.shapes import Seen
 from durable.models import Run
-from durable.models.run import RunQuerySet
 from durable.operations.audit import Actor, OperationDeniedError, acting_as, audited
 from durable.operations.common import workflow_named
 
 _RULE: Final = RunRule("API_RUNS")
+seen_by: Final = _RULE.sees
+visible_runs: Final = _RULE.runs
 
 
 class HasUser(Protocol):
@@ -77,11 +78,6 @@ def refuse_events(*, if_limited: bool) -> None:
         raise ProblemError("permission-denied", 403, detail)
 
 
-def visible_runs(request: HasUser) -> RunQuerySet:
-    """Return the runs that this user may see."""
-    return _RULE.runs(request)
-
-
 def visible_run(request: HasUser, run_id: str) -> Run:
     """Return the run with this id, without its payloads.
 
@@ -95,14 +91,7 @@ def visible_run(request: HasUser, run_id: str) -> Run:
 
 def existing(request: HasUser, ids: Iterable[str | None]) -> frozenset[str]:
     """Return the ids whose runs the user may see; one query, none if visibility is not limited."""
-    return existing_among(visible_runs(request) if is_limited() else None, ids)
-
-
-def seen_by(request: HasUser) -> Callable[[str], bool] | None:
-    """Return a function for `acting_as(sees=)`: whether the user may see a run id; None if all are visible."""
-    if not is_limited():
-        return None
-    return lambda run_id: visible_runs(request).filter(pk=run_id).exists()
+    return existing_among(_RULE.within(request), ids)
 
 
 def admit(request: HasUser, action: str, run_id: str, *, needs: str = "") -> Run | None:
@@ -122,7 +111,7 @@ def seen_of(request: HasUser) -> Seen:
     """Return what this user may see, as of now."""
     return Seen(
         now=runtime.current().now(),
-        within=visible_runs(request) if is_limited() else None,
+        within=_RULE.within(request),
         payloads=may(request, "view_payload"),
         user=request.user.pk,
         person=request.user,

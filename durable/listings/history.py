@@ -11,6 +11,7 @@ from typing import Any, Final
 from durable.core.outcomes import HELD, HeldReason
 from durable.core.places import RecordedValue, of_message, values_of
 from durable.core.records import EntryKind, EntryStatus, MessageState
+from durable.inspection.counting import fitting, sized
 from durable.inspection.entry_detail import entry_facts, field_of, whole_data
 from durable.inspection.links import note_links
 from durable.inspection.pagination import cursor_of, key_of
@@ -18,7 +19,6 @@ from durable.inspection.payloads import payload
 from durable.inspection.reading import read_alias
 from durable.inspection.run_logs import LEVELS, read_logs
 from durable.inspection.shown import values_of as published_values
-from durable.inspection.sizes import fitting, sized
 from durable.listings.listing import Filter, Listing, Page
 from durable.listings.runs import Error, error_of
 from durable.listings.shapes import Seen, Shape, field
@@ -46,7 +46,7 @@ class SeenHistory(Seen):
 
 def seen_history(seen: Seen, run: RunRow, **more: Any) -> SeenHistory:
     """Return the `SeenHistory` of the run."""
-    return SeenHistory(now=seen.now, within=seen.within, payloads=seen.payloads, run=run, **more)
+    return seen.more(SeenHistory, run=run, **more)
 
 
 class Held(Shape):

@@ -186,5 +186,4 @@ class Bulk(Shape):
 
 def bulk_data(found: BulkSummary, refused: Sequence[RefusedRuns], seen: Seen) -> dict[str, Any]:
     """Return a bulk with the runs that were refused, as JSON."""
-    beside = SeenBulk(now=seen.now, within=seen.within, payloads=seen.payloads, refusals=refused)
-    return data_of(Bulk, found, beside)
+    return data_of(Bulk, found, seen.more(SeenBulk, refusals=refused))

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from durable.inspection.pagination import InvalidCursorError, cursor_of, key_of
-from durable.inspection.run_rules import existing_among
+from durable.inspection.run_rules import asked_of, existing_among
 from durable.listings.listing import Listing, Page
 from durable.listings.shapes import Seen, Shape, field
 from durable.operations import people
@@ -104,12 +104,11 @@ class SeenQuestions(Seen):
 def seen_questions(seen: Seen, user: Any, questions: Sequence[Asked]) -> tuple[list[Asked], SeenQuestions]:
     """Return those of the questions that are for the caller, and what the caller sees of them.
 
-    A question for operators is for those who may see its run. Without a user, the caller sees all: a shell.
+    Without a user, the caller sees all: a shell.
     """
     ids = existing_among(seen.within, [each.run_id for each in questions])
-    shown = [each for each in questions if not each.is_for_operators or each.run_id in ids]
-    runs = ids if user is None or user.has_perm("durable.view_run") else frozenset[str]()
-    return shown, SeenQuestions(now=seen.now, within=seen.within, payloads=seen.payloads, user=seen.user, runs=runs)
+    may_see_runs = user is None or user.has_perm("durable.view_run")
+    return asked_of(questions, ids), seen.more(SeenQuestions, runs=ids if may_see_runs else frozenset[str]())
 
 
 def read_position(cursor: str | None) -> tuple[datetime, str] | None:

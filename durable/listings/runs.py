@@ -121,7 +121,7 @@ class SeenRuns(Seen):
 
 def seen_runs(seen: Seen, runs: Sequence[RunRow], **more: Any) -> SeenRuns:
     """Return the `SeenRuns` of these runs."""
-    return SeenRuns(now=seen.now, within=seen.within, payloads=seen.payloads, runs=runs, **more)
+    return seen.more(SeenRuns, runs=runs, **more)
 
 
 class Error(Shape):

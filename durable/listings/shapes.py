@@ -8,16 +8,17 @@ A shape is a class. Its annotations are the names in order: text, numbers, momen
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from durable.core.clock import to_utc
 from durable.models.run import RunQuerySet
 
 UNSET: Final = object()
+SeenT = TypeVar("SeenT", bound="Seen")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,11 @@ class Seen:
     payloads: bool = True
     user: Any = None
     person: Any = None
+
+    def more(self, kind: type[SeenT], **more: Any) -> SeenT:
+        """Return the same, with what the shapes of a list need beside."""
+        own = {each.name: getattr(self, each.name) for each in fields(Seen)}
+        return kind(**own, **more)
 
 
 class Shape:

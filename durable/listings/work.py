@@ -1,4 +1,4 @@
-"""What works and what holds it back: queues, workers, running steps, limits and rates."""
+"""What works and what holds it back: queues, workers, running steps, limits, rates, causes of failures, workflows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from durable.inspection.activities import activities_of, list_activities, saved_by
+from durable.inspection.causes import list_causes
 from durable.inspection.limits import list_limits, list_rates
 from durable.inspection.queues import list_queues
 from durable.inspection.workers import worker_overview
@@ -217,7 +218,7 @@ def _running(seen: Seen, *, limit: int, cursor: str | None = None) -> Page:
 def _running_of_run(seen: Seen, *, run: Run) -> Page:
     steps = activities_of(run, seen.now)
     saved = saved_by(run, [each.location for each in steps]) if seen.payloads else {}
-    return Page(results=steps, seen=_SeenSteps(now=seen.now, within=seen.within, payloads=seen.payloads, saved=saved))
+    return Page(results=steps, seen=seen.more(_SeenSteps, saved=saved))
 
 
 RUNNING: Final = Listing(
@@ -332,3 +333,142 @@ RATES: Final = Listing(
     one_over_rest="Return the rate of a limit: until when it is reserved, how many attempts wait, and what is closed.",
     missing='There is no limit "{name}" with a rate.',
 )
+
+
+# -- causes of failures
+
+
+class Cause(Shape):
+    """A cause of failed runs, and of open ones with a step that waits for a person."""
+
+    cause: str = field("fingerprint", help="Give it as `cause` to the list of runs.")
+    place: str = field(
+        help='The step that failed, "~" for the number of an iteration; empty for the workflow\'s own code.'
+    )
+    error_type: str = field(help="The name of the innermost error's class.")
+    pattern: str | None = field(
+        lambda cause, seen: cause.pattern if seen.payloads else None,
+        help='The error\'s message, "#" for what differs. Null without the permission to see payloads.',
+    )
+    runs: Count = field("count", help="How many runs are failed or held because of it.")
+    held: Count = field(help="How many of these are held: open, with a step that waits for a person.")
+    first_seen_at: datetime
+    since: datetime | None = field(help="When the first of these runs failed or was held.")
+    last_at: datetime | None = field(help="When the last of these runs failed or was held.")
+    workflows: list[str] = field(help="Those of its newest failures.")
+    builds: list[str] = field(
+        help="The newest build of the code whose workers have seen it; empty where none is named."
+    )
+    is_muted: bool
+    note: str = field(help="What an operator has said of it; empty for nothing.")
+    noted_at: datetime | None = field(help="When that was said.")
+    noted_by: str
+
+
+class CauseList(Shape):
+    """The causes of failed and held runs, at most 50."""
+
+    results: list[Cause]
+
+
+def _causes(seen: Seen, *, muted: bool | None = None) -> Page:
+    return Page(results=list_causes(seen.now, muted=muted, within=seen.within))
+
+
+CAUSES: Final = Listing(
+    name="causes",
+    item=Cause,
+    page=CauseList,
+    read=_causes,
+    about="runs",
+    over_rest="Return the causes of failed and held runs, muted ones too, the one with the newest failure first.",
+)
+
+
+# -- workflows: their parameters and messages, and their runs in numbers
+
+
+class Parameter(Shape):
+    """A parameter of a workflow's function."""
+
+    name: str
+    kind: str = field(
+        choices=["positional_only", "positional_or_keyword", "var_positional", "keyword_only", "var_keyword"]
+    )
+    is_required: bool
+    annotation: str = field(help="As it is written in the code; empty for none.")
+    default: str | None = field(help="As Python shows it, … without the permission to see payloads; null for none.")
+
+
+class DeclaredMessage(Shape):
+    """A message that a workflow declares."""
+
+    name: str = field(help="The message queue.")
+    schema: Any = field(help="The JSON schema of its body; empty for any.")
+    example: Any = field(help="A body that has this shape.")
+
+
+class Workflow(Shape):
+    """A workflow that this process knows."""
+
+    name: str
+    queue: str = field(help="Where its runs go, unless a start says otherwise.")
+    description: str
+    signature: str = field(help="Without the context.")
+    parameters: list[Parameter]
+    messages: list[DeclaredMessage] | None = field(help="All messages that its runs accept; null if they accept any.")
+    on_end: str = field(help="The function that is called in the commit that ends a run; empty for none.")
+
+
+class WorkflowList(Shape):
+    """All workflows, by name."""
+
+    results: list[Workflow]
+
+
+class StepDurations(Shape):
+    """The usual duration of a step: of the attempt that succeeded."""
+
+    place: str = field(help='Its location, "~" for the number of an iteration.')
+    sampled: int = field(help="Its executions that were looked at.")
+    failed: int = field(help="Those of them that failed for good, recovered or not.")
+    attempts: float | None = field(help="For a success, on average; null without one.")
+    p50: float | None = field(help="Half took less, in seconds; null without a success.")
+    p95: float | None = field(help="95 of 100 took less, in seconds; null without a success.")
+
+
+class OpenPlace(Shape):
+    """A place at which open runs stand."""
+
+    state: str
+    place: str = field(help="In words; empty if the state says all.")
+    count: int
+
+
+class BuildInFlight(Shape):
+    """A build that workers run now."""
+
+    build: str
+    workers: int = field(help="How many of the workers that serve the workflow's queue run it.")
+
+
+class WorkflowStats(Shape):
+    """A workflow in numbers."""
+
+    name: str = field(help="That of the code, also if another one was asked for.")
+    other_names: list[str] = field(help="Those before or after migrations have renamed it, the oldest first.")
+    sampled: int = field("stats.sampled", help="The runs that completed last, of which p50 and p95 are; at most 200.")
+    p50: float | None = field("stats.p50", help="Half took less, in seconds; null without a completed run.")
+    p95: float | None = field("stats.p95", help="95 of 100 took less, in seconds; null without a completed run.")
+    failed: Count = field("stats.failed", help="The runs that are failed now.")
+    steps: list[StepDurations] = field("stats.steps", help="From a sample of its newest runs, the slowest p95 first.")
+    flakiest: str = field("stats.flakiest", help="The place of the step that is tried again most; empty if none is.")
+    slowest: str = field("stats.slowest", help="The place of the step with the longest p95; empty for fewer than two.")
+    places: list[OpenPlace] = field(
+        "stats.places", help="Of the open ones among its newest 1,000 runs, the commonest first."
+    )
+    is_windowed: bool = field("stats.is_windowed", help="Whether it has as many runs as that, or more.")
+    hold: Hold | None = field(help="Since when its new starts are held, by whom and why; null if they are not.")
+    revision: str = field(lambda workflow, _seen: holds.revision_of(workflow.hold), help=OF_VERB)
+    held_starts: Count = field(help="The runs that wait, paused, because it is or was held.")
+    builds: list[BuildInFlight] = field(help="The commonest first; [] where workers name none.")

@@ -75,14 +75,13 @@ def _shown(request: HttpRequest, instance: Model, most: int) -> Sequence[ShownRu
 
     rule, now, subject = RunRule("ADMIN_RUNS"), runtime.current().now(), subject_of(instance)
     runs = rule.runs(request)
-    within = runs if rule.is_set else None
     return [
         ShownRun(
             id=run.id,
             workflow=run.workflow,
             state=run.state,
             state_in_words=state_word(run),
-            sentence=printable(explain(run, now, within=within).headline),
+            sentence=printable(explain(run, now, within=runs if rule.is_set else None).headline),
             created_at=run.created_at,
             url=_page_of(request, run.id),
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from durable import Context, get_run, workflow
-from durable.inspection import sizes
+from durable.inspection import counting
 from durable.models import Attempt, Entry, Run
 from tests.api.conftest import Api, MakeApi
 from tests.api.streaming import Reader
@@ -32,7 +32,7 @@ def heavy(ctx: Context) -> None:
 @pytest.fixture(autouse=True)
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page holds two steps with their arguments and outputs, or a message."""
-    monkeypatch.setattr(sizes.fitting, "__defaults__", (5 * KILO,))
+    monkeypatch.setattr(counting.fitting, "__defaults__", (5 * KILO,))
     monkeypatch.setattr("durable.api.stream.MAX_BYTES", 5 * KILO)
     monkeypatch.setattr("durable.api.changes.CHUNK_BYTES", 5 * KILO)
 
@@ -109,5 +109,5 @@ def test_the_events_of_a_history(api: Api, run: str) -> None:
 def test_sizes_are_those_of_the_stored_text(api: Api) -> None:
     pass_once(loop.using(id="é").start(1))
     Run.objects.update(summary="é" * 10)
-    [(key, size)] = sizes.sized(Run.objects.all(), "id", "summary", "request_reason")
+    [(key, size)] = counting.sized(Run.objects.all(), "id", "summary", "request_reason")
     assert (key, size) == ("é", 2 + 20)

@@ -14,11 +14,11 @@ from durable.core.location import display_location
 from durable.core.tally import HELD
 from durable.errors import InvalidTransitionError, OutsideStepError
 from durable.inspection import held as held_here
+from durable.inspection.actions import verb_note
 from durable.inspection.bulks import failed_again, find_bulk
 from durable.inspection.causes import causes_among
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Chosen, Filtered
-from durable.inspection.verb_notes import verb_note
 from durable.models import Cause, Failure, OperatorAction, Run
 from durable.operations import Actor, acting_as, bulk, plan_replay, replay, settle
 from durable.operations.bulk_decisions import go_on

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.test import override_settings
+from django.test import Client, override_settings
+from django.urls import reverse
 
 from durable import Context, workflow
 from durable.models import OperatorAction
@@ -209,6 +210,23 @@ def test_where_runs_are_limited_a_question_for_operators_is_for_those_who_see_it
         assert bert.get("/questions").json()["results"] == []
         problem(bert.post(f"/questions/{key}/answer", {"data": True}), 404, "not-found")
         assert anna.post(f"/questions/{key}/answer", {"data": True}).status_code == 200
+
+
+def test_both_surfaces_ask_the_same_people_a_question_for_operators(h: Harness, people: People) -> None:
+    rule = f"{__name__}.own_runs"
+    with override_settings(DURABLE={"API_RUNS": rule, "ADMIN_RUNS": rule}):
+        run = h.start(refund.using(id="anna-1"), "")
+        h.settle()
+        key = questions_of(run.id)[0].id
+        for each, is_asked in ((people.anna, True), (people.bert, False)):
+            user = grant(each, "operate_run", "view_run")
+            user.is_staff = True
+            user.save()
+            client = Client()
+            client.force_login(user)
+            inbox = client.get(reverse("admin:durable_run_inbox")).content.decode()
+            assert bool(Api(user).get("/questions").json()["results"]) is is_asked
+            assert (key in inbox) is is_asked
 
 
 # -- the command line
