@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.translation import gettext, gettext_lazy
 
 from durable.admin import access, action_page, overview, pages
@@ -88,9 +87,7 @@ def mark(admin: AdminPages, request: HttpRequest, fingerprint: str, name: str) -
     except ValueError as error:
         raise Http404(str(error)) from error
     messages.success(request, str(_SAVED[name]))
-    return HttpResponseRedirect(
-        reverse("admin:durable_run_cause", args=[fingerprint], current_app=admin.admin_site.name)
-    )
+    return HttpResponseRedirect(admin.url("cause", fingerprint))
 
 
 def _page(

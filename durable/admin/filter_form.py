@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from durable.admin import access
+from durable.admin.forms import faults
 from durable.admin.moments import is_of_viewer
 from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
@@ -22,7 +23,7 @@ from durable.core.records import RunState
 from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import split_tags
 from durable.inspection.runs import RunCriteria, hides_alerts
-from durable.inspection.wording import cause_in_words, state_in_words, told
+from durable.inspection.wording import cause_in_words, state_in_words
 from durable.models import Cause
 from durable.models.subjects import read_subject
 
@@ -62,10 +63,8 @@ class _MomentField(forms.DateTimeField):
 
     def clean(self, value: Any) -> datetime | None:
         found = super().clean(value)
-        try:
+        with faults():
             return None if found is None else to_utc(found)
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from error
 
 
 class _Flag(forms.BooleanField):
@@ -142,19 +141,15 @@ class FilterForm(forms.Form):
     def clean_q(self) -> str:
         """Refuse a search that begins like a tag but is not one."""
         text = str(self.cleaned_data["q"])
-        try:
+        with faults():
             split_tags(text)
-        except ValueError as error:
-            raise forms.ValidationError(told(error)) from None
         return text
 
     def clean_about(self) -> str:
         """Refuse a text that names no model or no key of it."""
         text = str(self.cleaned_data["about"])
-        try:
+        with faults():
             return str(read_subject(text)) if text else ""
-        except ValueError as error:
-            raise forms.ValidationError(told(error)) from None
 
     def wanted(self) -> RunCriteria:
         """Return the filter without the search; invalid fields are ignored."""

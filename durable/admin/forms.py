@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -35,6 +36,15 @@ F = TypeVar("F", bound="ActForm")
 MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
 _LONGEST_TIME = 100  # characters of a duration or a time
 _LONGEST_TAGS = 4_000
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Convert an error about a value to a ValidationError with its text."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError) as error:
+        raise forms.ValidationError(told(error)) from None
 
 
 def json_editor(rows: int = 6) -> forms.Textarea:
@@ -352,10 +362,8 @@ class SendMessageForm(_Asking):
     def clean_queue(self) -> str:
         """Return the queue's name. Raises ValidationError for an invalid one."""
         queue = str(self.cleaned_data["queue"])
-        try:
+        with faults():
             escape(queue)
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from None
         return queue
 
     def clean_body(self) -> Any:
@@ -412,12 +420,10 @@ class _Duration(forms.CharField):
     def clean(self, value: Any) -> Any:
         """Return the moment. Raises ValidationError unless it is a duration above zero."""
         given = super().clean(value)
-        try:
+        with faults():
             if not parse_duration(given):
                 raise ValueError(gettext("a duration above 0"))
             return later(pages.now(), parse_duration(given), "a closing")
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from error
 
 
 class _Length(forms.CharField):
@@ -426,14 +432,10 @@ class _Length(forms.CharField):
     def clean(self, value: Any) -> Any:
         """Return the length. Raises ValidationError."""
         text = super().clean(value)
-        try:
-            return (
-                parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text, str(self.label))
-                if text
-                else None
-            )
-        except (ValueError, OverflowError) as error:
-            raise forms.ValidationError(str(error)) from None
+        if not text:
+            return None
+        with faults():
+            return parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text, str(self.label))
 
 
 class _Deadline(_Length):
@@ -441,10 +443,8 @@ class _Deadline(_Length):
 
     def clean(self, value: Any) -> Any:
         """Return the length or the moment. Raises ValidationError."""
-        try:
+        with faults():
             moment = parse_datetime(str(value or "").strip())
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from None
         if moment is None:
             return super().clean(value)
         return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
@@ -458,10 +458,8 @@ class _Tags(forms.CharField):
     def clean(self, value: Any) -> Any:
         """Return the tags. Raises ValidationError."""
         lines = [each.strip() for each in super().clean(value).splitlines()]
-        try:
+        with faults():
             return dict(checked_tags(read_tag(each) for each in lines if each))
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from None
 
 
 class _CheckedField(forms.CharField):
@@ -478,11 +476,9 @@ class _CheckedField(forms.CharField):
 
 def checked(check: Callable[[str], object] | None, text: str) -> str:
     """Return the text if `check` accepts it. Raises ValidationError."""
-    try:
+    with faults():
         if text and check is not None:
             check(text)
-    except (TypeError, ValueError) as error:
-        raise forms.ValidationError(str(error)) from None
     return text
 
 

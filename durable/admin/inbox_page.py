@@ -22,10 +22,10 @@ from durable.admin.pages import AdminPages
 from durable.admin.run_buttons import asked_by
 from durable.admin.subjects import page_of
 from durable.core.errors import FormInvalidError, NotAllowedError, QuestionClosedError
-from durable.inspection.pagination import InvalidCursorError
+from durable.inspection.pagination import InvalidCursorError, moment_key_of
 from durable.inspection.run_rules import asked_of
 from durable.inspection.wording import told
-from durable.listings.people import position_text, read_position
+from durable.listings.people import position_text
 from durable.models import Run
 from durable.operations import people
 from durable.operations.asked_forms import ShownQuestion, act, shown
@@ -58,7 +58,7 @@ class Card:
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show a page of the inbox, which begins after the question that `after` names."""
     try:
-        after = read_position(request.GET.get("after"))
+        after = moment_key_of(request.GET.get("after"), str)
     except InvalidCursorError as error:
         raise Http404(told(error)) from error
     found, end = people.page_for(request.user, most=SHOWN, after=after)

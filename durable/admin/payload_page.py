@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -16,14 +16,13 @@ from urllib.parse import urlencode
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.html import escape
-from django.utils.http import content_disposition_header
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext_lazy
 
 from durable.admin import access, pages
 from durable.admin.pages import AdminPages
-from durable.admin.text import streamed
+from durable.admin.text import downloaded
 from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.places import Place, of_message
@@ -158,7 +157,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             "next": number + 1 if number < len(parts) else 0,
             "words": words,
             "find": f"&{urlencode({'find': words}, errors='backslashreplace')}" if words else "",
-            "found": str(Count(number=min(len(found), _MOST_FOUND), is_capped=len(found) > _MOST_FOUND)),
+            "found": str(Count.up_to(_MOST_FOUND, len(found))),
             "found_lines": _found_lines(text, parts, found[:_MOST_LISTED], {**address, "find": words}),
             "are_more": len(found) > _MOST_LISTED,
         }
@@ -212,22 +211,10 @@ def download(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse
     access.demand(request, "view_payload")
     run = pages.find(request, key)
     _title, value = _find(request, run, _ANY_SIZE)
-    response = streamed(request, _written(value), "application/json")
-    response["Cache-Control"] = "no-store"
-    response["X-Content-Type-Options"] = "nosniff"
-    disposition = content_disposition_header(as_attachment=True, filename=f"{run.id} {_filename(request)}.json")
-    response["Content-Disposition"] = disposition or "attachment"
-    return response
-
-
-def _written(value: Any) -> Iterator[str]:
-    return map(printable, json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value))
-
-
-def _filename(request: HttpRequest) -> str:
-    """Return the file name of the payload, the same in every language."""
-    name, location = request.GET.get("of", ""), request.GET.get("at", "")
-    return f"{name} of {display_location(location)}" if location else name
+    pieces = map(printable, json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value))
+    name, location = request.GET.get("of", ""), request.GET.get("at", "")  # the same in every language
+    name = f"{name} of {display_location(location)}" if location else name
+    return downloaded(request, pieces, f"{run.id} {name}.json")
 
 
 def _find(request: HttpRequest, run: Run, most: int) -> tuple[str, Any]:

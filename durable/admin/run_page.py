@@ -12,7 +12,6 @@ from urllib.parse import quote, urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
-from django.utils.http import content_disposition_header
 from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
@@ -22,7 +21,7 @@ from durable.admin.pages import AdminPages
 from durable.admin.run_buttons import buttons_of
 from durable.admin.run_parts import Shown, part_of, parts_of
 from durable.admin.subjects import shown_about
-from durable.admin.text import as_id, streamed
+from durable.admin.text import as_id, downloaded
 from durable.carriers import unread
 from durable.conf import conf
 from durable.core.errors import RunNotFoundError
@@ -214,12 +213,7 @@ def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBa
     """Return all records of the run, as a JSON file that is written while it is sent."""
     run = pages.find(request, key)
     pieces = written(run, with_payloads=access.may(request, "view_payload"), indent=1, within=access.within(request))
-    response = streamed(request, pieces, "application/json")
-    response["Cache-Control"] = "no-store"
-    response["X-Content-Type-Options"] = "nosniff"
-    disposition = content_disposition_header(as_attachment=True, filename=f"run-{run.id}.json")
-    response["Content-Disposition"] = disposition or "attachment"
-    return response
+    return downloaded(request, pieces, f"run-{run.id}.json")
 
 
 def stream(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:

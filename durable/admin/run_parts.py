@@ -20,6 +20,7 @@ from durable.admin.pages import AdminPages
 from durable.admin.payload_page import PayloadView, payload_title, view_of
 from durable.admin.values import cards_of
 from durable.conf import conf
+from durable.core.errors import ErrorInfo
 from durable.core.places import Place
 from durable.core.records import RunState
 from durable.inspection import history_counts
@@ -28,13 +29,13 @@ from durable.inspection.activities import RunningStep
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.events import EventKey, list_events
 from durable.inspection.explanation import explain
-from durable.inspection.family import ChildCursor, ChildRow, FamilyCounts, list_children
+from durable.inspection.family import ChildCursor, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
 from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error, redacted_traceback
 from durable.inspection.progress import Progress
 from durable.inspection.queues import paused_of
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
-from durable.inspection.shown import ShownStatus, published_of, statuses_of
+from durable.inspection.shown import published_of, statuses_of
 from durable.inspection.timeline import build_timeline
 from durable.inspection.tree import history_tree
 from durable.inspection.undone import handler_attempts, stuck_step
@@ -72,6 +73,10 @@ class Shown:
         """Whether the user may see payloads and tracebacks."""
         return access.may(self.request, "view_payload")
 
+    def traceback(self, error: ErrorInfo | None) -> str:
+        """Return the traceback as the user may see it; "" for none."""
+        return redacted_traceback(self.run.workflow, error) if self.may_see_payloads else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -82,35 +87,6 @@ class Part:
     count: str
     query: str
     is_current: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildLine:
-    """A child in the list of its parent's page."""
-
-    row: ChildRow
-    url: str
-    headline: str
-    status: ShownStatus | None
-
-
-@dataclass(frozen=True, slots=True)
-class Related:
-    """A related run, and its relation to this one in words."""
-
-    words: str
-    run: Run
-    is_comparable: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedHandler:
-    """A rollback handler that has failed: its step, how many attempts it made, and the error of the last one."""
-
-    location: str
-    attempts: int
-    error: str
-    traceback: str
 
 
 def _timeline(shown: Shown) -> dict[str, Any]:
@@ -128,8 +104,7 @@ def _timeline(shown: Shown) -> dict[str, Any]:
     )
     return {
         "timeline": waterfall.drawn(shown.admin, shown.run, timeline, shown.now, is_real=is_real),
-        **_error(shown),
-        **_stuck(shown),
+        **_errors(shown),
         **_payloads(shown),
     }
 
@@ -198,34 +173,29 @@ def _attempts(shown: Shown) -> dict[str, Any]:
         found = found.filter(id__lt=before)
     rows = list(found[: _MOST_ATTEMPTS + 1])
     attempts = rows[:_MOST_ATTEMPTS]
-    workflow = shown.run.workflow
     return {
         "attempts": [
-            (each, redacted_error(workflow, each.error), redacted_traceback(workflow, each.error))
-            if shown.may_see_payloads
-            else (each, redacted_error(workflow, each.error), "")
-            for each in attempts
+            (each, redacted_error(shown.run.workflow, each.error), shown.traceback(each.error)) for each in attempts
         ],
         "older": attempts[-1].pk if len(rows) > len(attempts) else None,
         "handlers": [] if before is not None else _failed_handlers(shown),
     }
 
 
-def _failed_handlers(shown: Shown) -> list[FailedHandler]:
-    """Return the steps whose rollback handlers have failed and not succeeded since.
+def _failed_handlers(shown: Shown) -> list[dict[str, Any]]:
+    """Return the steps whose rollback handlers have failed and not succeeded since, with the error of the last attempt.
 
     One statement; none if there can be no such step.
     """
     entries = Entry.objects.using(conf.DATABASE).filter(pk__in=shown.progress.open_keys)
     found = entries.filter(metadata__rollback_error__isnull=False).select_related("metadata")
-    workflow = shown.run.workflow
     return [
-        FailedHandler(
-            location=each.location,
-            attempts=handler_attempts(each),
-            error=redacted_error(workflow, each.metadata.rollback_error),
-            traceback=redacted_traceback(workflow, each.metadata.rollback_error) if shown.may_see_payloads else "",
-        )
+        {
+            "location": each.location,
+            "attempts": handler_attempts(each),
+            "error": redacted_error(shown.run.workflow, each.metadata.rollback_error),
+            "traceback": shown.traceback(each.metadata.rollback_error),
+        }
         for each in found.defer("output", "arguments").order_by("-ordinal")[:_MOST_ATTEMPTS]
     ]
 
@@ -267,12 +237,14 @@ def _children(shown: Shown) -> dict[str, Any]:
     following = {**around, "after": str(page.next_key)}
     return {
         "child_rows": [
-            ChildLine(
-                row=each,
-                url=shown.admin.url("change", each.run.id),
-                headline=explain(each.run, shown.now, paused=paused.get(each.run.queue), within=shown.within).headline,
-                status=statuses.get(each.run.id),
-            )
+            {
+                "row": each,
+                "url": shown.admin.url("change", each.run.id),
+                "headline": explain(
+                    each.run, shown.now, paused=paused.get(each.run.queue), within=shown.within
+                ).headline,
+                "status": statuses.get(each.run.id),
+            }
             for each in page.rows
         ],
         "child_page": page,
@@ -284,20 +256,22 @@ def _children(shown: Shown) -> dict[str, Any]:
 
 
 def _related(shown: Shown) -> dict[str, Any]:
-    """Return the related runs, each with its relation to this one."""
+    """Return the related runs, each with its relation to this one in words, and whether it can be compared."""
     run = shown.run
     runs = access.visible_runs(shown.request).only("id", "workflow", "state", "created_at", "summary")
     found = runs.in_bulk([each for each in (run.parent_id, run.replay_of_id) if each])
-    related = []
+    related: list[tuple[str, Run, bool]] = []
     if run.parent_id in found:
-        related.append(Related(gettext("started by"), found[run.parent_id]))
+        related.append((gettext("started by"), found[run.parent_id], False))
     if run.replay_of_id in found:
-        related.append(Related(gettext("repeats"), found[run.replay_of_id], is_comparable=True))
-    started = _started(runs, shown)[:_MOST]
-    related += [Related(gettext("started"), each) for each in started]
-    made = runs.filter(replay_of=run).order_by()[:_MOST]
-    related += [Related(gettext("repeated by"), each, is_comparable=True) for each in made]
-    return {"related": related, "most_related": _MOST, "compare_url": shown.admin.url("compare", run.id)}
+        related.append((gettext("repeats"), found[run.replay_of_id], True))
+    related += [(gettext("started"), each, False) for each in _started(runs, shown)[:_MOST]]
+    related += [(gettext("repeated by"), each, True) for each in runs.filter(replay_of=run).order_by()[:_MOST]]
+    return {
+        "related": [{"words": words, "run": each, "is_comparable": can_be} for words, each, can_be in related],
+        "most_related": _MOST,
+        "compare_url": shown.admin.url("compare", run.id),
+    }
 
 
 def _started(runs: RunQuerySet, shown: Shown) -> RunQuerySet:
@@ -319,25 +293,16 @@ def _audit(shown: Shown) -> dict[str, Any]:
     return {"actions": actions, "most_actions": _MOST}
 
 
-def _error(shown: Shown) -> dict[str, Any]:
-    run = shown.run
+def _errors(shown: Shown) -> dict[str, Any]:
+    """Return the run's error, the step that could not be undone, and the error of its handler."""
+    run, stuck = shown.run, stuck_step(shown.run)
+    of_handler = None if stuck is None else stuck.metadata.rollback_error
     return {
         "error": redacted_error(run.workflow, run.error),
-        "traceback": redacted_traceback(run.workflow, run.error) if shown.may_see_payloads else "",
-    }
-
-
-def _stuck(shown: Shown) -> dict[str, Any]:
-    """Return the step that could not be undone, and the error of its handler."""
-    run = shown.run
-    stuck = stuck_step(run)
-    if stuck is None:
-        return {"stuck": None, "stuck_error": "", "stuck_traceback": ""}
-    error = stuck.metadata.rollback_error
-    return {
+        "traceback": shown.traceback(run.error),
         "stuck": stuck,
-        "stuck_error": redacted_error(run.workflow, error),
-        "stuck_traceback": redacted_traceback(run.workflow, error) if shown.may_see_payloads else "",
+        "stuck_error": redacted_error(run.workflow, of_handler),
+        "stuck_traceback": shown.traceback(of_handler),
     }
 
 

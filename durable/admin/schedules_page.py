@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.admin import access, action_page, pages
 from durable.admin.action_page import Refusal
-from durable.admin.forms import MAX_BODY, ActForm, checked, json_editor, option_field, read_arguments
+from durable.admin.forms import MAX_BODY, ActForm, checked, faults, json_editor, option_field, read_arguments
 from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
 from durable.conf import conf
@@ -253,12 +253,8 @@ class CreateScheduleForm(EditScheduleForm):
 
 
 def _duration(text: str) -> timedelta | None:
-    if not text.strip():
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise forms.ValidationError(str(error)) from None
+    with faults():
+        return parse_duration(text) if text.strip() else None
 
 
 def edited(given: dict[str, Any]) -> dict[str, Any]:

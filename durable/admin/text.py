@@ -20,7 +20,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import reverse
-from django.utils.http import RFC3986_SUBDELIMS
+from django.utils.http import RFC3986_SUBDELIMS, content_disposition_header
 
 from durable.inspection.humanize import ALWAYS_HIDDEN, visible
 
@@ -104,6 +104,16 @@ def streamed(request: HttpRequest, pieces: Iterator[str], content_type: str) -> 
     # Under ASGI Django would read all of a synchronous iterator into memory before it sends anything.
     body = _from_thread(text) if isinstance(request, ASGIRequest) else text
     return StreamingHttpResponse(body, content_type=content_type)
+
+
+def downloaded(request: HttpRequest, pieces: Iterator[str], filename: str) -> HttpResponseBase:
+    """Return JSON text as a file that is written while it is sent."""
+    response = streamed(request, pieces, "application/json")
+    response["Cache-Control"] = "no-store"
+    response["X-Content-Type-Options"] = "nosniff"
+    disposition = content_disposition_header(as_attachment=True, filename=filename)
+    response["Content-Disposition"] = disposition or "attachment"
+    return response
 
 
 def _chunks(pieces: Iterator[str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
@@ -27,9 +27,10 @@ from durable.core.places import Place
 from durable.core.records import WITH_WORKER, ActivityKind, EntryKind, EntryStatus, RunState
 from durable.inspection.counting import moment_of, sample_rows
 from durable.inspection.humanize import span
-from durable.inspection.pagination import InvalidCursorError, on_visible
+from durable.inspection.pagination import cursor_of, moment_key_of, on_visible
 from durable.inspection.payloads import payload, redacted
 from durable.inspection.reading import read_alias
+from durable.inspection.run_rules import runs_within
 from durable.inspection.shown import line_of
 from durable.inspection.wording import display_location
 from durable.models import Activity, Attempt, Entry, Run, StepSave
@@ -119,7 +120,7 @@ def _sampled_runs(workflows: Sequence[str], within: RunQuerySet | None = None) -
     of_workflow: list[int] = []  # its position in `workflows`, for each of the querysets
     for position, workflow in enumerate(workflows):
         for name in names_of_workflow(workflow):
-            runs = (Run.objects.using(read_alias()) if within is None else within).filter(workflow=name)
+            runs = runs_within(within).filter(workflow=name)
             ended = runs.filter(finished_at__isnull=False).order_by("-finished_at", "-id")
             newest += [
                 ended.filter(state=RunState.COMPLETED.value),
@@ -247,8 +248,6 @@ _ENOUGH: Final = 3  # successes needed for the percentile to count
 
 #: The key of an activity in the list: the time of its begin, and its number.
 ActivityKey = tuple[datetime, int]
-_CURSOR: Final = re.compile(r"(\d{1,16})-(\d{1,18})")  # microseconds since 1970, number
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,12 +401,13 @@ def list_activities(
     Raises InvalidCursorError.
     """
     rows = _oldest_first(Activity.objects.using(read_alias()).going_on(now), within)
-    if cursor:
-        moment, number = _key_of(cursor)
+    if (key := moment_key_of(cursor or None, int)) is not None:
+        moment, number = key
         rows = rows.filter(Q(began_at__gt=moment) | Q(began_at=moment, pk__gt=number), began_at__gte=moment)
     steps = _read(rows[: limit + 1], now, with_usual=True, within=within)
+    moment, number = steps[limit - 1].key if len(steps) > limit else (None, 0)
     return ActivityPage(
-        steps=steps[:limit], next_cursor=_cursor_of(steps[limit - 1].key) if len(steps) > limit else None
+        steps=steps[:limit], next_cursor=None if moment is None else cursor_of(moment.isoformat(), number)
     )
 
 
@@ -424,18 +424,6 @@ def read_stack(run: Run, location: str, now: datetime) -> RunningStack | None:
         return None
     text = str(redacted(run.workflow, "traceback", row.stack)) if row.stack else ""
     return RunningStack(text=text, asked_at=row.stack_asked_at, taken_at=row.stack_taken_at)
-
-
-def _cursor_of(key: ActivityKey) -> str:
-    moment, number = key
-    return f"{(moment - _EPOCH) // timedelta(microseconds=1)}-{number}"
-
-
-def _key_of(cursor: str) -> ActivityKey:
-    found = _CURSOR.fullmatch(cursor)
-    if found is None:
-        raise InvalidCursorError(cursor)
-    return _EPOCH + timedelta(microseconds=int(found[1])), int(found[2])
 
 
 def _current(now: datetime, within: RunQuerySet | None = None) -> ActivityQuerySet:

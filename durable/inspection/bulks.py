@@ -27,6 +27,7 @@ from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import either, span, thousands
 from durable.inspection.payloads import TooLarge, payload, read_within
 from durable.inspection.reading import read_alias
+from durable.inspection.run_rules import runs_within
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.inspection.wording import cause_in_words, state_in_words, verb_title
@@ -228,7 +229,7 @@ def failed_again(bulk_id: str, verb: str, within: RunQuerySet | None = None) -> 
     For replays as new runs, the new runs count. After `recover` and `settle`, runs with a step that waits for a person
     again count too. `within` limits the runs, for example to those that a user may see.
     """
-    every = Run.objects.using(read_alias()) if within is None else within
+    every = runs_within(within)
     runs = every.filter(state=RunState.FAILED.value)
     originals = _done(bulk_id).order_by("-id").values("run_id")[:CAP]
     if verb in _MEANT_FOR_HELD:

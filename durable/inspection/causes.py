@@ -45,6 +45,7 @@ from durable.inspection.humanize import printable, thousands
 from durable.inspection.pagination import visible_failures
 from durable.inspection.payloads import redacted
 from durable.inspection.reading import read_alias
+from durable.inspection.run_rules import rows_within, runs_within
 from durable.models import Build, Cause, CauseBuild, Failure, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
@@ -244,7 +245,7 @@ def spread_of(fingerprint: str, within: RunQuerySet | None = None) -> CauseSprea
 
 def _failures(within: RunQuerySet | None) -> QuerySet[Failure]:
     failures = Failure.objects.using(read_alias())
-    return failures if within is None else failures.filter(run__in=within.order_by().values("pk"))
+    return rows_within(failures, within)
 
 
 def _builds() -> QuerySet[CauseBuild]:
@@ -511,7 +512,7 @@ def failed_runs(within: RunQuerySet | None = None, *, with_repeated: bool = Fals
     `with_repeated`: look for runs that repeat them.
     """
     repeats = Run.objects.using(read_alias()).filter(replay_of=OuterRef("pk"))
-    runs = Run.objects.using(read_alias()) if within is None else within
+    runs = runs_within(within)
     found = runs.filter(state=RunState.FAILED.value).newest_first()
     columns = (
         *("id", "workflow", "origins", "state_after_rollback", "created_at", "finished_at"),
@@ -667,7 +668,7 @@ def runs_that_repeat(run: Run, within: RunQuerySet | None = None) -> Sequence[Ru
     """Return the newest runs that repeat a failed run. One statement; none for a run that has not failed."""
     if run.state != RunState.FAILED:
         return []
-    runs = Run.objects.using(read_alias()) if within is None else within
+    runs = runs_within(within)
     found = runs.filter(replay_of=run).only("id", "workflow", "state", "summary", "created_at").order_by()
     return sorted(found[: _MOST_SHOWN * 10], key=lambda each: (each.created_at, each.id), reverse=True)[:_MOST_SHOWN]
 
@@ -682,7 +683,7 @@ def count_repeated(selection: Any, states: frozenset[str], within: RunQuerySet |
     number, is_partial = 0, False
     for rows, is_window in selection.failed():
         ids = list(_ids(rows)[: _EXAMINED + 1])
-        runs = Run.objects.using(read_alias()) if within is None else within
+        runs = runs_within(within)
         repeats = runs.filter(replay_of__in=ids[:_EXAMINED]).order_by()
         number += repeats.values("replay_of").distinct().count() if ids else 0
         is_partial |= is_window or len(ids) > _EXAMINED

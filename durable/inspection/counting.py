@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
@@ -131,6 +131,11 @@ class Count:
     number: int
     is_capped: bool = False
 
+    @classmethod
+    def up_to(cls, cap: int, number: int) -> Self:
+        """Return the count of up to `cap` rows, of which this `number` was found."""
+        return cls(number=min(number, cap), is_capped=number > cap)
+
     def __str__(self) -> str:
         return f"{thousands(self.number)}{'+' if self.is_capped else ''}"
 
@@ -158,7 +163,7 @@ def count_capped(querysets: Sequence[_Source], cap: int) -> list[Count]:
     """
     found = dict(_together("COUNT(*)", [queryset.values("pk")[: cap + 1] for queryset in querysets]))
     numbers = [found.get(each, 0) for each in range(_number_of(querysets))]
-    return [Count(number=min(number, cap), is_capped=number > cap) for number in numbers]
+    return [Count.up_to(cap, number) for number in numbers]
 
 
 def added(counts: Iterable[Count], cap: int) -> Count:

@@ -690,12 +690,13 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
     """Explain a run that waits for a slot of a limit: its place, and what holds the slots."""
     told = {
         "place": line.place,
-        "limit": limit_label(line.limit, line.key),
+        "limit": limit_label(line.mine.limit, line.mine.key),
         "held": line.held,
         "at_once": line.at_once,
-        "span": facts.since(line.since),
+        "span": facts.since(line.mine.since),
     }
-    if line.holder is not None and line.holder.id == facts.run.id and line.holder_kind != SlotKind.OPEN:
+    holder = line.holder
+    if holder is not None and holder.run_id == facts.run.id and holder.kind != SlotKind.OPEN:
         headline = _("In line for limit %(limit)s for %(span)s, of which it holds a slot itself") % told
         detail = _("A durable_worker takes the slot back within two minutes. To have it done now, wake the run")
         return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", "pause", "cancel"))
@@ -717,18 +718,17 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
     detail = ""
     if facts.within is not None:  # the number before it counts runs that the reader may not see
         headline = _("In line for limit %(limit)s for %(span)s") % told
-        is_shown = line.holder is not None and facts.within.filter(pk=line.holder.pk).exists()
+        is_shown = holder is not None and facts.within.filter(pk=holder.run_id).exists()
     else:
         headline = _("Number %(place)d in line for limit %(limit)s for %(span)s (%(held)d of %(at_once)d held)") % told
         is_shown = True
-    if is_shown and line.holder is not None and line.holder_since is not None:
-        holder = {
-            "run": line.holder.id,
-            "state": state_in_words(line.holder.state),
-            "span": facts.since(line.holder_since),
+    if is_shown and holder is not None:
+        detail = _('Run "%(run)s" has held one for %(span)s; it is %(state)s') % {
+            "run": holder.run_id,
+            "state": state_in_words(holder.run.state),
+            "span": facts.since(holder.since),
         }
-        detail = _('Run "%(run)s" has held one for %(span)s; it is %(state)s') % holder
-        if line.holder_kind == SlotKind.OPEN:
+        if holder.kind == SlotKind.OPEN:
             detail += "; " + _('it holds it to its end (hold="open")')
     return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
 

@@ -171,8 +171,7 @@ def _before(run: Run, now: datetime) -> Count:
     due = due.exclude(state=RunState.PAUSED.value).filter(wake_at__lte=run.wake_at)
     due = due.exclude(wake_at=run.wake_at, id__gte=run.id)
     free = due.filter(Q(lease_expires_at=None) | Q(lease_expires_at__lte=now)).order_by("queue", "wake_at", "id")
-    number = free.values("pk")[: _CAP + 1].count()
-    return Count(number=min(number, _CAP), is_capped=number > _CAP)
+    return Count.up_to(_CAP, free.values("pk")[: _CAP + 1].count())
 
 
 def _workers(queue: str, now: datetime) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from durable.core.tally import Tally
 from durable.inspection.counting import Count, cross_tally
 from durable.inspection.humanize import shortened
 from durable.inspection.reading import read_alias
+from durable.inspection.run_rules import rows_within, runs_within
 from durable.inspection.wording import command
 from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.rows import unpack
@@ -146,7 +147,7 @@ def list_parents(run: Run, within: RunQuerySet | None = None) -> list[Run]:
 
     The chain ends before a run that `within` leaves out.
     """
-    runs = Run.objects.using(read_alias()) if within is None else within
+    runs = runs_within(within)
     chain: list[Run] = []
     above = run.parent_id
     while above is not None and len(chain) < MOST_PARENTS:
@@ -299,7 +300,7 @@ def _children(run_id: str, within: RunQuerySet | None) -> QuerySet[Any]:
 
     The state is looked up for each: with a join, PostgreSQL might read the table of all runs.
     """
-    runs = Run.objects.using(read_alias()) if within is None else within
+    runs = runs_within(within)
     state = runs.order_by().filter(pk=OuterRef("run_id")).values("state")[:1]
     found = _all(run_id).annotate(in_state=Subquery(state))
     return found if within is None else found.filter(in_state__isnull=False)
@@ -319,8 +320,7 @@ def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
         return ""
     wanted = Q(when_parent_ends=WhenParentEnds.CANCEL.value) | Q(is_dropped=True)
     children = Child.objects.using(read_alias()).filter(wanted, parent=run.pk).exclude(run__state__in=_ENDING)
-    if within is not None:
-        children = children.filter(run__in=within.order_by().values("pk"))
+    children = rows_within(children, within)
     left = children.filter(run__pending_request="").order_by("position").values("pk")[: _CAP + 1].count()
     if not left:
         return ""
@@ -329,7 +329,7 @@ def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
         "%(number)s of its children are left to be cancelled: workers do that within seconds",
         left,
     )
-    return text % {"number": str(Count(number=min(left, _CAP), is_capped=left > _CAP))}
+    return text % {"number": Count.up_to(_CAP, left)}
 
 
 _GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
@@ -375,8 +375,7 @@ def failed_note(run: Run, children: FamilyCounts | None = None, within: RunQuery
 def cancel_note(run: Run, within: RunQuerySet | None = None) -> str:
     """Say that the open children of a run are cancelled with it; "" without any."""
     cancelled = Child.objects.using(read_alias()).filter(parent_id=run.id, when_parent_ends=WhenParentEnds.CANCEL.value)
-    if within is not None:
-        cancelled = cancelled.filter(run__in=within.order_by().values("pk"))
+    cancelled = rows_within(cancelled, within)
     if not cancelled.order_by("parent_id", "position").values_list("pk").first():
         return ""
     return _(
@@ -445,8 +444,7 @@ def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecover
     )
     newest = actions.order_by("-created_at", "-id").values("id")[:1]
     children = Child.objects.using(read_alias()).filter(parent_id=run.id).order_by("position")
-    if within is not None:
-        children = children.filter(run__in=within.order_by().values("pk"))
+    children = rows_within(children, within)
     rows = cross_tally(children.annotate(of_action=Subquery(newest)), ["of_action", "location"], _RECOVERIES_CAP + 1)
     places = {action: unpack(location) for action, location, _number in rows if action is not None}
     if not places:

@@ -34,12 +34,13 @@ from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
 from durable.inspection.reading import read_alias
 from durable.inspection.run_lanes import ALONG_HELD
+from durable.inspection.run_rules import runs_within
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.wording import command, worker_command
 from durable.inspection.workers import QueueState, Workers
 from durable.inspection.workflows import each_once
-from durable.models import DatabaseMark, OperatorAction, Run
+from durable.models import DatabaseMark, OperatorAction
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 from durable.models.workers import ONLY
@@ -104,7 +105,7 @@ def collect_findings(
 
     `workers` and `failed` are the results of `worker_overview()` and `failed_runs()`, which a page also shows.
     """
-    runs = Run.objects.using(read_alias()) if within is None else within
+    runs = runs_within(within)
     failed = failed_runs(within) if failed is None else failed
     paused, held = all_holds()
     slots = slot_troubles(now, within)
@@ -232,7 +233,7 @@ def _without_worker(queue: QueueState, due: Sequence[datetime]) -> Finding:
         kind=kind,
         title=title % {"queue": queue.name},
         advice=advice,
-        count=_capped(due),
+        count=Count.up_to(CAP, len(due)),
         is_urgent=queue.has_runs,
         since=min(due, default=None),
         wanted=RunCriteria(queue=queue.name),
@@ -488,7 +489,7 @@ def _of_ticks(kind: str, title: str, advice: str, rows: Sequence[tuple[Any, ...]
         kind=kind,
         title=title % {"names": ", ".join(quoted(shortened(each)) for each in names[:SHOWN])},
         advice=advice,
-        count=_capped(rows),
+        count=Count.up_to(CAP, len(rows)),
         is_urgent=not is_past,
         since=min(moment_of(since) for _name, since, _moment in rows),
         command=how,
@@ -533,7 +534,7 @@ def _of_lines(kind: str, title: str, advice: str, lines: Sequence[StillLine], ho
         kind=kind,
         title=title % {"limits": _labels([line.label for line in lines])},
         advice=advice,
-        count=_capped(lines),
+        count=Count.up_to(CAP, len(lines)),
         runs=[(line.run_id, line.workflow) for line in lines[:SHOWN]],
         is_urgent=is_urgent,
         since=min(line.since for line in lines),
@@ -562,7 +563,7 @@ def _of_slots(kind: str, title: str, advice: str, slots: Sequence[KeptSlot], ver
         kind=kind,
         title=title % {"limits": _labels([slot.label for slot in slots])},
         advice=advice,
-        count=_capped(slots),
+        count=Count.up_to(CAP, len(slots)),
         runs=[(slot.run_id, slot.workflow) for slot in slots[:SHOWN]],
         is_urgent=is_urgent,
         since=min(slot.since for slot in slots),
@@ -752,10 +753,6 @@ def _messages_left(rows: Sequence[_Row]) -> list[Finding]:
     return [_finding("messages_left", title, advice, rows, None)]
 
 
-def _capped(rows: Sequence[object]) -> Count:
-    return Count(number=min(len(rows), CAP), is_capped=len(rows) > CAP)
-
-
 def _row(run_id: Any, workflow: Any, since: Any) -> _Row:
     """Convert a row in the form that the database returns."""
     return unpack(run_id), unpack(workflow), moment_of(since)
@@ -768,7 +765,7 @@ def _finding(
         kind=kind,
         title=title,
         advice=advice,
-        count=_capped(rows),
+        count=Count.up_to(CAP, len(rows)),
         runs=[(run_id, workflow) for run_id, workflow, _ in rows[:SHOWN]],
         since=min(since for _, _, since in rows),
         workflows=Counter(workflow for _, workflow, _ in rows[:CAP]).most_common(),

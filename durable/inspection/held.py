@@ -29,6 +29,7 @@ from durable.inspection.humanize import moment, printable, shortened
 from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error
 from durable.inspection.progress import open_entries
 from durable.inspection.reading import read_alias
+from durable.inspection.run_rules import rows_within
 from durable.inspection.wording import display_location
 from durable.models import Attempt, Entry, Failure, OperatorAction, Run
 from durable.models.rows import unpack
@@ -234,8 +235,7 @@ _BEGINNINGS: Final = {
 def held_runs(within: RunQuerySet | None = None, most: int = CAP) -> list[HeldRun]:
     """Return the newest runs that have a held step, at most `most`; one statement along their index."""
     held = Failure.objects.using(read_alias()).filter(is_held=True)
-    if within is not None:
-        held = held.filter(run__in=within.order_by().values("pk"))
+    held = rows_within(held, within)
     # looked up for each of them: for a join, PostgreSQL might read the table of all runs
     told = Run.objects.filter(pk=OuterRef("run_id")).values(told=Substr("summary", 1, KIND_LENGTH))[:1]
     rows = held.annotate(told=Subquery(told)).order_by("-run_created_at", "-run_id")

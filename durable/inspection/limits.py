@@ -72,20 +72,16 @@ _LIMITS = 100  # that are listed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The line in which a run waits.
+    """The line in which a run waits for the slot `mine`.
 
-    `place` counts from 1. `holder` is the run that has held a slot for the longest.
+    `place` counts from 1. `holder` is the slot that a run has held for the longest.
     """
 
-    limit: str
-    key: str
+    mine: Slot
     place: int
     held: int
     at_once: int
-    since: datetime
-    holder: Run | None
-    holder_since: datetime | None
-    holder_kind: str
+    holder: Slot | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +121,11 @@ def line_of(run_id: str) -> Line | None:
     limit = Limit.objects.using(read_alias()).filter(name=mine.limit).first()
     holder = line.filter(is_held=True).select_related("run").order_by("since", "id").first()
     return Line(
-        limit=mine.limit,
-        key=mine.key,
+        mine=mine,
         place=1 + ahead.order_by("limit", "key", "is_held", "place")[:_PLACES].count(),
         held=line.filter(is_held=True).count(),
         at_once=0 if limit is None else limit.number,
-        since=mine.since,
-        holder=None if holder is None else holder.run,
-        holder_since=None if holder is None else holder.since,
-        holder_kind="" if holder is None else holder.kind,
+        holder=holder,
     )
 
 

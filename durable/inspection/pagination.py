@@ -260,6 +260,20 @@ def key_of(text: str | None, *kinds: type) -> Sequence[Any] | None:
     return key
 
 
+def moment_key_of(text: str | None, kind: type) -> tuple[datetime, Any] | None:
+    """Parse the cursor of a list by a moment and a key of this type; None for no cursor. Raises InvalidCursorError."""
+    key = key_of(text, str, kind)
+    if key is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(key[0])
+        if moment.tzinfo is None:
+            raise ValueError
+        return to_utc(moment), key[1]
+    except ValueError:
+        raise InvalidCursorError(str(text)) from None
+
+
 def end_of_window(index: QuerySet[Any], within: RunQuerySet, order: RunOrder, size: int, moment: str) -> Cursor | None:
     """Return the key at which a search for runs ends, None for no end; at most two statements.
 

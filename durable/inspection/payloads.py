@@ -51,6 +51,7 @@ from durable.core.places import Place, of_message
 from durable.inspection.counting import newest_rows, sample_rows
 from durable.inspection.humanize import printable, thousands
 from durable.inspection.reading import read_alias
+from durable.inspection.run_rules import runs_within
 from durable.models import QueueMessage, Run
 from durable.models.rows import in_batches, unpack, weight
 from durable.models.run import RunQuerySet
@@ -478,7 +479,7 @@ def former_messages(run: Run, queues: Iterable[str], within: RunQuerySet | None 
     `within` limits the other runs, for example to those that a user may see: the newest of these are searched.
     """
     wanted = list(dict.fromkeys(queues))
-    every = (Run.objects.using(read_alias()) if within is None else within).order_by("-created_at", "-id")
+    every = runs_within(within).order_by("-created_at", "-id")
     others = [every.filter(workflow=each) for each in names_of_workflow(run.workflow)]
     ids = dict.fromkeys([run.pk, *(unpack(each) for _, each in newest_rows(others, ["created_at", "id"], _RUNS))])
     messages = QueueMessage.objects.using(read_alias())

@@ -19,6 +19,7 @@ from durable.core.records import Hold, HoldKind, MessageState, RunState
 from durable.inspection.counting import Count, count_capped, moment_of, sample_rows
 from durable.inspection.humanize import decimal
 from durable.inspection.reading import read_alias
+from durable.inspection.run_rules import rows_within, runs_within
 from durable.inspection.workers import QueueState, Workers, WorkerState, serving, worker_overview
 from durable.models import HeldStart, KeyedSend, QueueMessage, Run, RunKey
 from durable.models import Hold as HoldModel
@@ -66,8 +67,7 @@ def count_held_starts(workflows: Iterable[str], within: RunQuerySet | None = Non
     `within` limits the runs, for example to those that a user may see.
     """
     rows = HeldStart.objects.using(read_alias()).order_by("workflow", "run_id")
-    if within is not None:
-        rows = rows.filter(run__in=within.order_by().values("pk"))
+    rows = rows_within(rows, within)
     names = list(workflows)
     counts = count_capped([rows.filter(workflow=name) for name in names], CAP) if names else []
     return dict(zip(names, counts, strict=True))
@@ -94,10 +94,9 @@ def messages_left_note(run: Run, within: RunQuerySet | None = None) -> str:
     notes = []
     if left:
         text = ngettext("%(number)s message was never received", "%(number)s messages were never received", left)
-        notes.append(text % {"number": str(Count(number=min(left, _CAP), is_capped=left > _CAP))})
+        notes.append(text % {"number": Count.up_to(_CAP, left)})
     following = RunKey.objects.using(read_alias()).filter(follows=run.pk).order_by("-taken_at")
-    if within is not None:
-        following = following.filter(run__in=within.order_by().values("pk"))
+    following = rows_within(following, within)
     if (other := following.values_list("run_id", flat=True).first()) is not None:
         notes.append(
             _('What was sent to its key and it had not received was passed on to run "%(run)s"') % {"run": other}
@@ -185,7 +184,7 @@ def list_queues(
     chosen = [each for each in states.values() if name in (None, each.name)]
     if not chosen:
         return []
-    runs = Run.objects.using(read_alias()) if within is None else within
+    runs = runs_within(within)
     due: list[QuerySet[Any]] = [runs.due(now).filter(queue=each.name).order_by("wake_at", "id") for each in chosen]
     counts, oldest = count_capped(due, CAP), sample_rows(due, ["wake_at"], 1)
     [held] = sample_rows([runs.filter(lease_expires_at__gt=now).order_by("lease_expires_at")], ["queue"], SAMPLE)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from django.db.models import QuerySet
 from django.utils.module_loading import import_string
 
 from durable.conf import conf
@@ -19,6 +20,8 @@ from durable.models.run import RunQuerySet
 if TYPE_CHECKING:
     from durable.operations.people import Question
 
+
+RowsT = TypeVar("RowsT", bound=QuerySet[Any])
 
 _KEPT: Final = "_durable_runs"  # attribute of a request
 
@@ -65,6 +68,16 @@ class RunRule:
     def sees(self, request: Any) -> Callable[[str], bool] | None:
         """Return whether the request may see the run with an id, as a function for `acting_as(sees=)`; None for all."""
         return (lambda run_id: self.runs(request).filter(pk=run_id).exists()) if self.is_set else None
+
+
+def runs_within(within: RunQuerySet | None) -> RunQuerySet:
+    """Return the runs that a reader may see: these, or all for None."""
+    return Run.objects.using(read_alias()) if within is None else within
+
+
+def rows_within(rows: RowsT, within: RunQuerySet | None) -> RowsT:
+    """Return the rows whose run is one that a reader may see; all for None."""
+    return rows if within is None else rows.filter(run__in=within.order_by().values("pk"))
 
 
 def find_among(runs: RunQuerySet, run_id: str) -> Run | None:

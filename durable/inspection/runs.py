@@ -38,6 +38,7 @@ from durable.inspection.run_facts import (
     tag_with_value,
 )
 from durable.inspection.run_lanes import Lane, Plan, RunPage, matching_of, merged, merged_and_counted
+from durable.inspection.run_rules import runs_within
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Failure, Run
@@ -243,7 +244,7 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
         base, text = replace(base, cause=fingerprint), text.strip()
     if not text:
         return base
-    runs = Run.objects.using(read_alias()) if within is None else within
+    runs = runs_within(within)
     # In the order of the ids, which keeps the database on their index.
     if runs.filter(_begins_with(text)).order_by("id").values_list("id").first() is not None:
         return replace(base, id_prefix=text)

@@ -23,6 +23,7 @@ from durable.core import registry
 from durable.core.names.renames import names_of_queue
 from durable.inspection.counting import queues_of_due_runs
 from durable.inspection.reading import read_alias
+from durable.inspection.run_rules import runs_within
 from durable.models import Build, OperatorAction, Run, WorkerProcess
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
@@ -237,7 +238,7 @@ def _of_row(row: WorkerProcess) -> WorkerState:
 
 
 def _held(within: RunQuerySet | None, *, worker: str | None = None) -> list[HeldRun]:
-    runs = Run.objects.using(read_alias()) if within is None else within
+    runs = runs_within(within)
     found = runs.filter(lease_expires_at__isnull=False).order_by("-lease_expires_at")
     if worker is not None:
         found = found.filter(worker=worker)

@@ -44,6 +44,7 @@ from durable.inspection.counting import (
 from durable.inspection.pagination import Cursor, RunOrder, are_few, has_own_index
 from durable.inspection.queues import held_workflows
 from durable.inspection.reading import read_alias
+from durable.inspection.run_rules import runs_within
 from durable.inspection.wording import display_place, verb_in_words
 from durable.inspection.workers import Workers, builds
 from durable.models import Cause, Child, Failure, OperatorAction, Rollup, RollupProgress, Run, WorkerProcess
@@ -243,7 +244,7 @@ def last_day(now: datetime, workflow: str = "") -> Throughput:
 
 def last_hour_and_day(now: datetime, workflow: str = "") -> tuple[Throughput, Throughput]:
     """Return the charts of the last hour and of the last day; two statements."""
-    hour, day = _measured([_hour(now), _day(now)], workflow)
+    hour, day = _measured([_span(now, MINUTE, timedelta(minutes=2), 30), _day(now)], workflow)
     return hour, day
 
 
@@ -318,10 +319,6 @@ class _Span:
             median=percentile(self.every.durations, 0.5),
             slow=percentile(self.every.durations, 0.95),
         )
-
-
-def _hour(now: datetime) -> _Span:
-    return _span(now, MINUTE, timedelta(minutes=2), 30)
 
 
 def _day(now: datetime) -> _Span:
@@ -478,7 +475,7 @@ def builds_in_flight(workers: Workers, queue: str) -> list[tuple[str, int]]:
 
 def _runs(names: Iterable[str], within: RunQuerySet | None = None) -> list[RunQuerySet]:
     """Return the runs of each name as a queryset of its own: an index has them in order for one name at a time."""
-    return [(Run.objects.using(read_alias()) if within is None else within).filter(workflow=each) for each in names]
+    return [runs_within(within).filter(workflow=each) for each in names]
 
 
 def _ended(runs: RunQuerySet, state: RunState) -> QuerySet[Any]:
@@ -580,7 +577,7 @@ def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
 
 def count_everyone(within: RunQuerySet | None = None) -> tuple[dict[str, Count], bool]:
     """Return the counts of `count_by_state`, and whether any run is a child; one statement."""
-    runs = Run.objects.using(read_alias()) if within is None else within
+    runs = runs_within(within)
     of_state = [runs.filter(state=each).newest_first() for each in _STATES]
     *counts, children = count_capped([*of_state, Child.objects.using(read_alias()).order_by("pk")[:1]], STATE_CAP)
     return dict(zip(_STATES, counts, strict=True)), bool(children)

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from django.db.models import Q
 
-from durable.core.clock import to_utc
 from durable.core.records import ActionOutcome
 from durable.inspection.actions import ActionCriteria, detail_without_runs, search_actions, visible_page
 from durable.inspection.bulks import BulkSummary
 from durable.inspection.bulks import Refusals as RefusedRuns
-from durable.inspection.pagination import InvalidCursorError, cursor_of, key_of
+from durable.inspection.pagination import cursor_of, moment_key_of
 from durable.listings.listing import Filter, Listing, Page
 from durable.listings.shapes import Seen, Shape, data_of, field
 from durable.operations.audit import PERMISSIONS, SOURCES
@@ -69,17 +68,10 @@ def _actions(
 
 def _behind(cursor: str | None) -> Q:
     """Return the condition for rows after the cursor. Raises InvalidCursorError."""
-    key = key_of(cursor, str, int)
+    key = moment_key_of(cursor, int)
     if key is None:
         return Q()
-    text, number = key
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError
-        moment = to_utc(moment)
-    except ValueError:
-        raise InvalidCursorError(str(cursor)) from None
+    moment, number = key
     # With this condition the index begins at the time: with OR, all newer rows would be read.
     return Q(created_at__lte=moment) & ~Q(created_at=moment, id__gte=number)
 

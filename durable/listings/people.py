@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from durable.inspection.pagination import InvalidCursorError, cursor_of, key_of
+from durable.inspection.pagination import cursor_of, moment_key_of
 from durable.inspection.run_rules import asked_of, existing_among
 from durable.listings.listing import Listing, Page
 from durable.listings.shapes import Seen, Shape, field
@@ -111,27 +111,13 @@ def seen_questions(seen: Seen, user: Any, questions: Sequence[Asked]) -> tuple[l
     return asked_of(questions, ids), seen.more(SeenQuestions, runs=ids if may_see_runs else frozenset[str]())
 
 
-def read_position(cursor: str | None) -> tuple[datetime, str] | None:
-    """Parse a cursor of the list of questions. Raises InvalidCursorError."""
-    key = key_of(cursor, str, str)
-    if key is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(key[0])
-    except ValueError:
-        raise InvalidCursorError(str(cursor)) from None
-    if moment.tzinfo is None:
-        raise InvalidCursorError(str(cursor))
-    return moment, key[1]
-
-
 def position_text(end: tuple[datetime, str] | None) -> str | None:
     """Return the cursor of the next page; None at the end of the list."""
     return None if end is None else cursor_of(end[0].isoformat(), end[1])
 
 
 def _questions(seen: Seen, *, limit: int, cursor: str | None = None, by: Any = None) -> Page:
-    found, end = people.page_for(by or seen.person, most=limit, after=read_position(cursor))
+    found, end = people.page_for(by or seen.person, most=limit, after=moment_key_of(cursor, str))
     shown, seen = seen_questions(seen, seen.person, found)
     return Page(results=shown, next_cursor=position_text(end), seen=seen)
 
