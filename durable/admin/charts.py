@@ -67,15 +67,6 @@ _NICE: Final = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 36_000, 86_400, 864_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One state's part of a bar."""
-
-    kind: str
-    y: str
-    height: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BarShapes:
     """A bar of the charts, and the address of the list of its runs, "" without any.
 
@@ -90,7 +81,7 @@ class BarShapes:
     cells: Sequence[str]
     x: str
     left: str
-    parts: Sequence[Part]
+    parts: Sequence[dict[str, str]]  # of each state: `kind`, `y` and `height`
     url: str
 
 
@@ -199,7 +190,7 @@ def _shapes(throughput: Throughput, position: int, bar: Bar, most: int, runs_url
         if number:
             height = max(1.0, number / most * HEIGHT)
             top = max(0.0, top - height)
-            parts.append(Part(kind=kind, y=f"{top:.1f}", height=f"{height:.1f}"))
+            parts.append({"kind": kind, "y": f"{top:.1f}", "height": f"{height:.1f}"})
     end = bar.begins + throughput.width
     when = _("%(begin)s to %(end)s") % {"begin": _clock(bar.begins), "end": _clock(end)}
     cells, ended, took = dict[str, str](), "", ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -38,48 +36,30 @@ MOST_MESSAGES: Final = 30
 _MOST: Final = 4_000  # characters of a body that a row shows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRow:
-    """A message; `body` and `response` are None if missing or hidden from the user.
+def message_rows(admin: AdminPages, run: Run, *, with_payloads: bool) -> list[dict[str, Any]]:
+    """Return the newest messages, the newest first; `body` and `response` are None if missing or hidden from the user.
 
-    The addresses are "" once the run has received it.
+    The addresses of verbs are "" once the run has received the message.
     """
-
-    message: QueueMessage
-    queue: str
-    receiver: str
-    body: PayloadView | None
-    response: PayloadView | None
-    move_url: str = ""
-    delete_url: str = ""
-
-
-def message_rows(admin: AdminPages, run: Run, *, with_payloads: bool) -> list[MessageRow]:
-    """Return the newest messages, the newest first."""
     found = inbox(run, newest=MOST_MESSAGES)
     values = read_within(newest_messages(run, MOST_MESSAGES), "body", "response") if with_payloads else {}
     rows = []
     for message in found:
-        body, response = _both(values.get(message.pk))
+        read = values.get(message.pk)
+        body, response = (read, None) if read is None or isinstance(read, TooLarge) else read
         is_pending = message.state == MessageState.PENDING
         rows.append(
-            MessageRow(
-                message=message,
-                queue=display_queue(unescape(message.queue)),
-                receiver=display_location(message.received_by),
-                body=_view(admin, run, message, "message", body),
-                response=_view(admin, run, message, "response", response),
-                move_url=admin.url("message_act", run.id, as_key(message.pk), "move") if is_pending else "",
-                delete_url=admin.url("message_act", run.id, as_key(message.pk), "delete") if is_pending else "",
-            )
+            {
+                "message": message,
+                "queue": display_queue(unescape(message.queue)),
+                "receiver": display_location(message.received_by),
+                "body": _view(admin, run, message, "message", body),
+                "response": _view(admin, run, message, "response", response),
+                "move_url": admin.url("message_act", run.id, as_key(message.pk), "move") if is_pending else "",
+                "delete_url": admin.url("message_act", run.id, as_key(message.pk), "delete") if is_pending else "",
+            }
         )
     return rows
-
-
-def _both(read: Sequence[str | None] | TooLarge | None) -> tuple[TooLarge | str | None, str | None]:
-    if read is None or isinstance(read, TooLarge):
-        return read, None
-    return read[0], read[1]
 
 
 def _view(

@@ -114,15 +114,6 @@ _MOST_LISTED: Final = 50  # of these
 _AROUND: Final = 60  # characters of a line around what was found in it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundLine:
-    """A match in the payload: the number of its line, the text around it, and its address."""
-
-    number: int
-    text: str
-    url: str
-
-
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show a part of the payload; a short payload can be folded."""
     access.demand(request, "view_payload")
@@ -194,15 +185,16 @@ def _marked(text: PayloadText, part: tuple[int, int], found: Sequence[tuple[int,
 
 def _found_lines(
     text: PayloadText, parts: Sequence[tuple[int, int]], found: Sequence[tuple[int, int]], address: dict[str, str]
-) -> list[FoundLine]:
-    lines: list[FoundLine] = []
+) -> list[dict[str, Any]]:
+    """Return of each match the number of its line, the text around it, and its address."""
+    lines: list[dict[str, Any]] = []
     line, counted = 1, 0
     for number, (begin, end) in enumerate(found, 1):
         line += text.text.count("\n", counted, begin)
         counted = begin
         query = urlencode({**address, "part": _number_of(parts, begin)}, errors="backslashreplace")
         around = text.line_at(begin, end, _AROUND)
-        lines.append(FoundLine(number=line, text=around, url=f"?{query}#found-{number}"))
+        lines.append({"number": line, "text": around, "url": f"?{query}#found-{number}"})
     return lines
 
 

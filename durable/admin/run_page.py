@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -73,8 +73,7 @@ _FAILED: Final = RunState.FAILED.value
 _MOST_STREAMS: Final = 3  # running steps whose chunks are shown
 _MOST_CHUNKS: Final = 500  # of one answer; of more the newest
 _MOST_OF_CHUNK: Final = 2_000  # characters
-#: From left to right: ended well, under way, ended badly.
-_ORDER: Final = ("completed", "running", "rolling_back", "pending", "sleeping", "paused", "cancelled", "failed")
+#: By state, from left to right: ended well, under way, ended badly.
 _FILLS: Final = {
     "completed": "good",
     "running": "run",
@@ -87,31 +86,6 @@ _FILLS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """The children in one state: a part of the bar, and the address of their list.
-
-    `x` and `width` are in units of the viewBox.
-    """
-
-    state: str
-    number: str
-    url: str
-    fill: str
-    x: str
-    width: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
-    """A group of children; "" for children without a group."""
-
-    name: str
-    total: str
-    url: str
-    shares: Sequence[Share]
-
-
 def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQuerySet | None = None) -> dict[str, Any]:
     """Return the page's data about the run's family; a few more statements if it has failed children or parents.
 
@@ -121,20 +95,16 @@ def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQu
     failed = list_children(run.id, states=[_FAILED], limit=_NAMED, within=within).rows if children.failed else []
     groups = [each for each in children.groups if each.name] and children.groups
     parents = list_parents(run, within)
+    # the parent stays failed if only the child is recovered
+    have_failed = bool(parents) and run.state == parents[-1].state == _FAILED
+    is_both = within is None and have_failed and is_child(run.id)
     return {
         "parents": [(each, admin.url("change", each.id)) for each in parents],
-        "recover_parent_url": children_url(parents[-1].id, admin.admin_site.name)
-        if within is None and _failed_both(run, parents)
-        else "",
+        "recover_parent_url": children_url(parents[-1].id, admin.admin_site.name) if is_both else "",
         "children": children if children else None,
         "child_shares": _shares(GroupCounts(name="", states=children.states)),
         "child_groups": [
-            GroupView(
-                name=each.name,
-                total=thousands(each.total),
-                url=_url("", each.name),
-                shares=_shares(each),
-            )
+            {"name": each.name, "total": thousands(each.total), "url": _url("", each.name), "shares": _shares(each)}
             for each in groups[:_MOST_GROUPS]
         ],
         "more_groups": max(0, len(groups) - _MOST_GROUPS),
@@ -146,31 +116,24 @@ def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQu
     }
 
 
-def _failed_both(run: Run, parents: Sequence[Run]) -> bool:
-    """Return whether the run is a failed child of a failed parent.
-
-    The parent stays failed if only the child is recovered.
-    """
-    return run.state == _FAILED and bool(parents) and parents[-1].state == _FAILED and is_child(run.id)
-
-
-def _shares(counts: GroupCounts) -> list[Share]:
-    shares: list[Share] = []
+def _shares(counts: GroupCounts) -> list[dict[str, str]]:
+    """Return each state's part of the bar, in units of the viewBox, and the address of the list of its children."""
+    shares: list[dict[str, str]] = []
     x = 0.0
-    for state in _ORDER:
+    for state in _FILLS:
         number = counts.states.get(state, 0)
         if not number:
             continue
         width = number / counts.total * WIDTH
         shares.append(
-            Share(
-                state=state,
-                number=thousands(number),
-                url=_url(state, counts.name),
-                fill=_FILLS[state],
-                x=f"{x:.1f}",
-                width=f"{max(width, 4.0):.1f}",
-            )
+            {
+                "state": state,
+                "number": thousands(number),
+                "url": _url(state, counts.name),
+                "fill": _FILLS[state],
+                "x": f"{x:.1f}",
+                "width": f"{max(width, 4.0):.1f}",
+            }
         )
         x += width
     return shares

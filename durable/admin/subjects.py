@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -23,15 +22,14 @@ from django.utils.translation import gettext as _
 from durable.admin import access, pages
 from durable.admin.moments import viewers_zone
 from durable.admin.pages import AdminPages
-from durable.admin.run_buttons import Button, buttons_of
+from durable.admin.run_buttons import buttons_of
 from durable.core.records import ENDED, RunState
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.explain_states import Explanation
 from durable.inspection.explanation import explain, explain_fully
 from durable.inspection.humanize import printable
 from durable.inspection.reading import UnreadableError, reading, savepoint
 from durable.inspection.run_facts import About, about_of
-from durable.inspection.timeline import Row, build_timeline
+from durable.inspection.timeline import build_timeline
 from durable.inspection.wording import told
 from durable.models import Run
 from durable.models.subjects import label_of, model_of, subject_of
@@ -42,24 +40,15 @@ logger = logging.getLogger("durable.admin")
 MOST_SHOWN: Final = 20  # instances of one run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownAbout:
-    """An instance that a run is about, in words, with the address of its page in the admin; "" if there is none for
-    the user. `runs_url` lists its runs.
+def shown_about(admin: AdminPages, request: HttpRequest, run: Run) -> list[dict[str, Any]]:
+    """Return what the run is about, at most 20 instances. One statement, and those that look up each instance.
+
+    `url` is the page of the instance in the admin, "" if there is none for the user; `runs_url` lists its runs.
     """
-
-    words: str
-    url: str
-    runs_url: str
-    is_deleted: bool
-
-
-def shown_about(admin: AdminPages, request: HttpRequest, run: Run) -> list[ShownAbout]:
-    """Return what the run is about, at most 20 instances. One statement, and those that look up each instance."""
     return [_shown(admin, request, each) for each in about_of([run])[run.id][:MOST_SHOWN]]
 
 
-def _shown(admin: AdminPages, request: HttpRequest, about: About) -> ShownAbout:
+def _shown(admin: AdminPages, request: HttpRequest, about: About) -> dict[str, Any]:
     model = model_of(about.model)
     url, is_deleted = "", False
     if model is not None:
@@ -70,12 +59,12 @@ def _shown(admin: AdminPages, request: HttpRequest, about: About) -> ShownAbout:
                 is_deleted = found is None
         except DatabaseError:  # its table is gone or not migrated yet; the run's page is shown without a link to it
             logger.exception("%s cannot be read", about.word)
-    return ShownAbout(
-        words=about.words,
-        url=url,
-        runs_url=f"{admin.url('changelist')}?about={quote(about.word, safe='')}",
-        is_deleted=is_deleted,
-    )
+    return {
+        "words": about.words,
+        "url": url,
+        "runs_url": f"{admin.url('changelist')}?about={quote(about.word, safe='')}",
+        "is_deleted": is_deleted,
+    }
 
 
 def _found(model: type[Model], key: str) -> Model | None:
@@ -107,17 +96,6 @@ def page_of(site: Any, request: HttpRequest, instance: Model) -> str:
 
 _IN_FULL: Final = 5  # open and failed runs of which what they wait for is read
 _STEPS: Final = 6  # of each of these
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOfObject:
-    """A run on the page of what it is about. `steps` are the last rows of its timeline, without those inside others."""
-
-    run: Run
-    url: str
-    explanation: Explanation
-    steps: Sequence[Row] = ()
-    buttons: Sequence[Button] = ()
 
 
 def _runs_admin(site: Any) -> AdminPages | None:
@@ -175,14 +153,18 @@ def section_of(model_admin: Any, request: HttpRequest, instance: Model) -> SafeS
 def _section(admin: AdminPages, model_admin: Any, request: HttpRequest, instance: Model) -> dict[str, Any]:
     subject, now, most = subject_of(instance), pages.now(), model_admin.runs_shown
     found = newest_of(access.visible_runs(request), subject.model, [subject.key], most + 1)[subject.key]
-    rows: list[RunOfObject] = []
-    for run in _with_side_rows(request, found[:most]):
+    ids = [run.id for run in found[:most]]
+    read = access.visible_runs(request).filter(pk__in=ids).with_side_rows().defer("input", "output").in_bulk(ids)
+    rows: list[dict[str, Any]] = []
+    for run in (read[each] for each in ids if each in read):
         may_need_a_person = run.state not in ENDED or run.state == RunState.FAILED
-        rows.append(
+        is_in_full = may_need_a_person and len(rows) < _IN_FULL
+        about = (
             _in_full(admin, request, run, now)
-            if may_need_a_person and len(rows) < _IN_FULL
-            else _brief(admin, request, run, now)
+            if is_in_full
+            else {"explanation": explain(run, now, within=access.within(request))}
         )
+        rows.append({"run": run, "url": admin.url("change", run.id), **about})
     return {
         "rows": rows,
         "now": now,
@@ -191,26 +173,14 @@ def _section(admin: AdminPages, model_admin: Any, request: HttpRequest, instance
     }
 
 
-def _with_side_rows(request: HttpRequest, runs: Sequence[Run]) -> list[Run]:
-    ids = [run.id for run in runs]
-    read = access.visible_runs(request).filter(pk__in=ids).with_side_rows().defer("input", "output").in_bulk(ids)
-    return [read[each] for each in ids if each in read]
-
-
-def _in_full(admin: AdminPages, request: HttpRequest, run: Run, now: datetime) -> RunOfObject:
+def _in_full(admin: AdminPages, request: HttpRequest, run: Run, now: datetime) -> dict[str, Any]:
+    """Return what a run waits for, the last rows of its timeline without those inside others, and its buttons."""
     explanation = explain_fully(
         run, now, within=access.within(request), with_payloads=access.may(request, "view_payload")
     )
     running = activities_of_runs([run], now)[run.id]
-    return RunOfObject(
-        run=run,
-        url=admin.url("change", run.id),
-        explanation=explanation,
-        steps=[row for row in build_timeline(run, now).rows if row.depth == 0][-_STEPS:],
-        buttons=buttons_of(admin, request, run, now, explanation, running),
-    )
-
-
-def _brief(admin: AdminPages, request: HttpRequest, run: Run, now: datetime) -> RunOfObject:
-    explanation = explain(run, now, within=access.within(request))
-    return RunOfObject(run=run, url=admin.url("change", run.id), explanation=explanation)
+    return {
+        "explanation": explanation,
+        "steps": [row for row in build_timeline(run, now).rows if row.depth == 0][-_STEPS:],
+        "buttons": buttons_of(admin, request, run, now, explanation, running),
+    }

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 
 from durable.admin.pages import AdminPages
-from durable.inspection.actions import Mark
 from durable.inspection.humanize import day_and_clock, milliseconds, printable, signed_span, span, thousands
 from durable.inspection.timeline import Piece, Row, Span, TimeAxis, Timeline
 from durable.models import Run
@@ -80,7 +79,7 @@ class DrawnRow:
     @property
     def bars(self) -> list[Bar]:
         """The bars in drawing order: work last, over the long spans around it."""
-        return sorted(self.in_order, key=_is_work)
+        return sorted(self.in_order, key=lambda bar: bar.kind in _WORK)
 
     @property
     def spoken(self) -> list[Bar]:
@@ -107,15 +106,6 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnMark:
-    """A mark of an operator's verb on the axis."""
-
-    mark: Mark
-    number: int
-    x: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnTimeline:
     """A waterfall with its labels and links."""
 
@@ -124,7 +114,7 @@ class DrawnTimeline:
     failed: Sequence[DrawnRow]
     labels: Sequence[Label]
     gaps: Sequence[Bar]
-    marks: Sequence[DrawnMark]
+    marks: Sequence[dict[str, Any]]  # `mark`, its `number`, and where it is: `x`
     is_real: bool
     folded_link: str
     real_link: str
@@ -147,7 +137,7 @@ def drawn(admin: AdminPages, run: Run, timeline: Timeline, now: datetime, *, is_
         labels=labels,
         gaps=[_bar("gap", gap.start * 100, gap.end * 100, span(gap.length.total_seconds())) for gap in axis.gaps],
         marks=[
-            DrawnMark(mark=mark, number=number, x=f"{axis.position(mark.at) * 100:.2f}%")
+            {"mark": mark, "number": number, "x": f"{axis.position(mark.at) * 100:.2f}%"}
             for number, mark in enumerate(timeline.marks, 1)
         ],
         is_real=is_real,
@@ -219,10 +209,6 @@ def _without_covered(bars: Iterable[Bar]) -> Iterator[Bar]:
         if last is None or (bar.kind, bar.x, bar.width) != (last.kind, last.x, last.width):
             yield bar
             last = bar
-
-
-def _is_work(bar: Bar) -> bool:
-    return bar.kind in _WORK
 
 
 def _took(row: Row, end: datetime) -> str:

@@ -405,10 +405,10 @@ def list_activities(
         moment, number = key
         rows = rows.filter(Q(began_at__gt=moment) | Q(began_at=moment, pk__gt=number), began_at__gte=moment)
     steps = _read(rows[: limit + 1], now, with_usual=True, within=within)
-    moment, number = steps[limit - 1].key if len(steps) > limit else (None, 0)
-    return ActivityPage(
-        steps=steps[:limit], next_cursor=None if moment is None else cursor_of(moment.isoformat(), number)
-    )
+    if len(steps) <= limit:
+        return ActivityPage(steps=steps)
+    moment, number = steps[limit - 1].key
+    return ActivityPage(steps=steps[:limit], next_cursor=cursor_of(moment.isoformat(), number))
 
 
 def hung_steps(now: datetime, within: RunQuerySet | None = None) -> list[RunningStep]:
