@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.translation import gettext as _
@@ -260,16 +260,8 @@ class FailedAgain:
 
     bulk_id: str
     verb: str
-
-    @property
-    def total(self) -> int | None:
-        """Always None: the total is not known without counting."""
-        return None
-
-    @property
-    def is_everything(self) -> bool:
-        """Always False: the bulk is a condition."""
-        return False
+    total: ClassVar[int | None] = None  # not known without counting
+    is_everything: ClassVar[bool] = False  # the bulk is a condition
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
         """Return up to `limit` ids after `cursor`, sorted by id, and the next cursor; None at the end."""

@@ -89,33 +89,27 @@ _WITH_SLOTS: Final = _KEYS.format(table="durable_slot")
 
 def workflows_of_runs(after: str, most: int) -> list[str]:
     """Return up to `most` workflows of runs after the name `after`, in their order; one statement."""
-    return _names(_WORKFLOWS, after, most)
+    return _scanned(_WORKFLOWS, pack(after), most)
 
 
 def queues_of_due_runs(after: str, most: int) -> list[str]:
     """Return up to `most` queues of runs that will wake or are held, after the name `after`; one statement."""
-    return _names(_QUEUES, after, most)
+    return _scanned(_QUEUES, pack(after), most)
 
 
 def keys_awaited(limit: str, most: int) -> list[str]:
     """Return up to `most` keys of a limit's rate for which attempts wait, in order; one statement."""
-    return _keys(_AWAITED, limit, most)
+    return _scanned(_AWAITED, pack(limit), pack(limit), most)
 
 
 def keys_with_slots(limit: str, most: int) -> list[str]:
     """Return up to `most` keys of a limit whose slots are held or awaited, in order; one statement."""
-    return _keys(_WITH_SLOTS, limit, most)
+    return _scanned(_WITH_SLOTS, pack(limit), pack(limit), most)
 
 
-def _keys(scan: str, limit: str, most: int) -> list[str]:
+def _scanned(scan: str, *given: Any) -> list[str]:
     with connections[read_alias()].cursor() as cursor:
-        cursor.execute(scan, [pack(limit), pack(limit), most])
-        return [unpack(name) for (name,) in cursor.fetchall()]
-
-
-def _names(scan: str, after: str, most: int) -> list[str]:
-    with connections[read_alias()].cursor() as cursor:
-        cursor.execute(scan, [pack(after), most])
+        cursor.execute(scan, given)
         return [unpack(name) for (name,) in cursor.fetchall()]
 
 

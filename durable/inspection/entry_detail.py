@@ -107,9 +107,7 @@ _GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # an entry t
 class Field:
     """A named payload: "arguments", "output", "state", "message approved", "refusal approved" ...
 
-    `value` is JSON data. `of` is the last part of the name: the queue of a message, or the branch.
-
-    `of` is what the name ends with: the queue of a message, or the branch.
+    `value` is JSON data. `of` is what the name ends with: the queue of a message, or the branch.
     """
 
     name: str
@@ -391,23 +389,19 @@ def wait_note(entry: Entry) -> str:
 
 def given_note(given: Mapping[str, Any]) -> str:
     """Say who gave the output and why; `given` is the entry's record."""
-    return _("output given by hand by %(who)s (%(source)s): %(reason)s") % {
-        "who": given.get("by") or _("no user"),
-        "source": source_in_words(str(given.get("source", ""))),
-        "reason": given.get("reason", ""),
-    }
+    return _("output given by hand by %(who)s (%(source)s): %(reason)s") % _by_whom(given)
 
 
 def failed_note(data: Mapping[str, Any]) -> str:
     """Say who has said that a held step fails, and why; "" if nobody has. `data` are those of its entry."""
     by = data.get("failure", {}).get(SAID_BY)
-    if by is None:
-        return ""
-    return _("failed by hand by %(who)s (%(source)s): %(reason)s") % {
-        "who": by.get("by") or _("no user"),
-        "source": source_in_words(str(by.get("source", ""))),
-        "reason": by.get("reason", ""),
-    }
+    return "" if by is None else _("failed by hand by %(who)s (%(source)s): %(reason)s") % _by_whom(by)
+
+
+def _by_whom(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return who has settled a step by hand, on which surface and why, as words of a note."""
+    source = source_in_words(str(record.get("source", "")))
+    return {"who": record.get("by") or _("no user"), "source": source, "reason": record.get("reason", "")}
 
 
 def loop_note(status: str, data: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Self
 
 from django.db.models import Case, DateTimeField, Expression, F, Q, QuerySet, Value, When
@@ -102,13 +103,9 @@ def list_events(
     what = f"events {is_newest_first} {after or ''}"
     read: Callable[[], Sequence[Event]] = partial(_known_of_entries, run, after, is_newest_first=is_newest_first)
     found += remembered(run, what, read, lambda _: entries)
-    found.sort(key=_key, reverse=is_newest_first)
+    found.sort(key=attrgetter("key"), reverse=is_newest_first)
     page = _in_full(run, found[:PAGE])
     return EventPage(events=page, next_key=page[-1].key if len(found) > PAGE else None)
-
-
-def _key(event: Event) -> EventKey:
-    return event.key
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,6 @@ def _is_alone(living: Iterable[WorkerProcess], queue: str, met: str, since: date
 
 
 _CAP: Final = 1_000  # runs that are counted
-_WORKERS: Final = 200  # workers to read, those with the newest signs of life
 
 
 def backlog_note(run: Run, now: datetime) -> str:
@@ -176,9 +175,7 @@ def _before(run: Run, now: datetime) -> Count:
 
 def _workers(queue: str, now: datetime) -> tuple[int, int]:
     """Count the workers that serve the queue, and those among them that execute as many runs as they can."""
-    rows = WorkerProcess.objects.using(read_alias()).filter(last_seen_at__gte=now - DEAD_AFTER)
-    living = rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-last_seen_at")[:_WORKERS]
-    slots = {each.name: each.slots for each in living if each.serves_all or queue in each.queues}
+    slots = {each.name: each.slots for each in _serving(_living(now), queue)}
     if not slots:
         return 0, 0
     held = Run.objects.using(read_alias()).filter(lease_expires_at__gt=now, worker__in=list(slots))

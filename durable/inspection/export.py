@@ -19,13 +19,14 @@ from durable.core.location import unescape
 from durable.core.outcomes import HELD
 from durable.core.places import Place, of_message, values_of
 from durable.core.summary import Summary
+from durable.core.time_limits import RunLimits
 from durable.inspection.actions import detail_without_runs
 from durable.inspection.entry_detail import entry_facts, field_of
 from durable.inspection.family import count_children, family_data
 from durable.inspection.links import note_links
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.reading import read_alias, reading
-from durable.inspection.run_facts import about_of, carried_of, key_data, limits_data, rank_data, tags_data, tags_of
+from durable.inspection.run_facts import about_of, carried_of, key_of, limits_of, rank_data, tags_data, tags_of
 from durable.inspection.run_rules import existing_among
 from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.shown import status_data
@@ -130,6 +131,7 @@ class _Part:
 
 
 def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str, Any]:
+    key, limits = key_of(run), limits_of(run) or RunLimits()
     summary = run.summary if within is None else Summary.load(run.summary).without_others
     with reading():
         children, tick = count_children(run.id, within), tick_of(run.id)
@@ -149,8 +151,10 @@ def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str,
         "schedule": tick_data(tick),
         "replay_of": run.replay_of_id if run.replay_of_id in existing else None,
         "error": _error(run, run.error, with_payloads),
-        **limits_data(run),
-        **key_data(run),
+        "deadline": _text(limits.deadline),
+        "work_limit": limits.work_limit,
+        "worked": None if limits.work_limit is None else limits.worked,
+        "key": None if key is None else key.key,
         **rank_data(run),
         "tags": tags_data(tags_of([run])[run.id]),
         "status": status_data(run),

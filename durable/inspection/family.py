@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django.db.models import ExpressionWrapper, F, OuterRef, Q, QuerySet, Subquery, TextField
 from django.db.models.functions import Coalesce
@@ -236,16 +236,8 @@ class FailedChildren:
 
     parent: str
     group: str | None = None
-
-    @property
-    def total(self) -> int | None:
-        """Always None: the runs would have to be counted."""
-        return None
-
-    @property
-    def is_everything(self) -> bool:
-        """Always False: the parent is a condition."""
-        return False
+    total: ClassVar[int | None] = None  # not known without counting
+    is_everything: ClassVar[bool] = False  # the parent is a condition
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
         """Return up to `limit` ids of children after `cursor`, and the next cursor; at the end only the run."""

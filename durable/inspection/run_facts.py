@@ -58,12 +58,6 @@ def key_of(run: Run) -> KeyRecord | None:
     return None if row is None else row.record
 
 
-def key_data(run: Run) -> dict[str, Any]:
-    """Return the key as data: its text, None without one."""
-    key = key_of(run)
-    return {"key": None if key is None else key.key}
-
-
 def key_note(key: KeyRecord, now: datetime) -> str:
     """Describe a key: who has it, and how often a debounce has moved the run."""
     held = _("held by this run") if key.is_open else _("free again")
@@ -216,16 +210,6 @@ def work_words(limits: RunLimits) -> str:
     if limits.work_limit is None:
         return ""
     return _("%(used)s of %(limit)s") % {"used": span(limits.worked), "limit": span(limits.work_limit)}
-
-
-def limits_data(run: Run) -> dict[str, Any]:
-    """Return the limits as data: the deadline as ISO 8601 text, the others in seconds; None for no limit."""
-    limits = limits_of(run) or RunLimits()
-    return {
-        "deadline": None if limits.deadline is None else limits.deadline.isoformat(),
-        "work_limit": limits.work_limit,
-        "worked": None if limits.work_limit is None else limits.worked,
-    }
 
 
 #: The prefix of a tag's field name for the redaction hook, and of a tag in a search.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.db.models import Q, QuerySet
 
@@ -29,11 +29,7 @@ class Filtered:
     """The runs that match `wanted` when each page is read; their number is unknown."""
 
     wanted: RunCriteria
-
-    @property
-    def total(self) -> int | None:
-        """Always None: the total is not known without counting."""
-        return None
+    total: ClassVar[int | None] = None  # not known without counting
 
     @property
     def is_everything(self) -> bool:
@@ -149,16 +145,12 @@ class Chosen:
     """The runs with these ids, to be counted; at most a few hundred."""
 
     ids: tuple[str, ...]
+    is_everything: ClassVar[bool] = False  # the ids are a condition
 
     @property
     def total(self) -> int | None:
         """The number of ids."""
         return len(self.ids)
-
-    @property
-    def is_everything(self) -> bool:
-        """Always False: the ids are a condition."""
-        return False
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
         """Return the ids from a position on."""

@@ -316,15 +316,7 @@ def _queues(workers: Sequence[WorkerState], within: RunQuerySet | None) -> list[
 MOST_BUILDS: Final = 50  # builds that are returned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildSeen:
-    """A build and when a worker first ran it."""
-
-    name: str
-    first_seen_at: datetime
-
-
-def builds(since: datetime, until: datetime | None = None, *, most: int = MOST_BUILDS) -> list[BuildSeen]:
+def builds(since: datetime, until: datetime | None = None, *, most: int = MOST_BUILDS) -> list[Build]:
     """Return the builds that first appeared between `since` and `until`: the newest `most` of them, oldest first.
 
     One statement along an index.
@@ -332,5 +324,4 @@ def builds(since: datetime, until: datetime | None = None, *, most: int = MOST_B
     found = Build.objects.using(read_alias()).filter(first_seen_at__gte=since)
     if until is not None:
         found = found.filter(first_seen_at__lt=until)
-    rows = found.order_by("-first_seen_at").values_list("name", "first_seen_at")[:most]
-    return [BuildSeen(name=name, first_seen_at=moment) for name, moment in reversed(rows)]
+    return list(found.order_by("-first_seen_at")[:most])[::-1]

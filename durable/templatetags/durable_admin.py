@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote as url_quote
@@ -48,9 +47,6 @@ from durable.models import Run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from django_stubs_ext import StrOrPromise
-
-    from durable.admin.overview import Row
     from durable.inspection.activities import RunningStep
 
 
@@ -367,34 +363,8 @@ _PLACES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A page that every page links to."""
-
-    title: StrOrPromise
-    url: str
-    is_current: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """The link to the overview: how many rows need a person ("" for none), its headline, and its causes.
-
-    `rows` are the newest causes, and `further` the others in one line each.
-    """
-
-    url: str
-    number: str
-    headline: str
-    now: datetime
-    rows: Sequence[Row] = ()
-    further: Sequence[Row] = ()
-    may_operate: bool = False
-    may_see_payloads: bool = False
-
-
 @register.simple_tag(takes_context=True)
-def durable_places(context: dict[str, Any]) -> list[Place]:
+def durable_places(context: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the pages to link to ([] for a user who may not see runs). The current page, or its parent, is marked.
 
     A page whose address is below another one names its place as `place` in its context.
@@ -414,7 +384,7 @@ def durable_places(context: dict[str, Any]) -> list[Place]:
     named = [url for name, _title, url in found if name == context.get("place")]
     current = next(iter(named), max(above, key=len, default=""))
     return [
-        Place(title=title, url=url, is_current=url == current)
+        {"title": title, "url": url, "is_current": url == current}
         for name, title, url in found
         if not name.startswith("durable_run_") or access.is_offered(name.removeprefix("durable_run_"))
     ]
@@ -521,7 +491,11 @@ def durable_card(context: dict[str, Any]) -> SafeString | str:
         return format_html(card, language_of_texts(), said)
 
 
-def _entry(request: HttpRequest) -> Entry:
+def _entry(request: HttpRequest) -> dict[str, Any]:
+    """Return the link to the overview: how many rows need a person ("" for none), its headline, and its causes.
+
+    `rows` are the newest causes, and `further` the others in one line each.
+    """
     from durable.admin import access, overview, pages
 
     url, now = reverse("admin:app_list", args=["durable"]), pages.now()
@@ -533,15 +507,15 @@ def _entry(request: HttpRequest) -> Entry:
             if read_alias() == conf.DATABASE and not hasattr(request, "_durable_waiting"):
                 _count_waiting(request)  # in this transaction, for `durable_waiting`
     except UnreadableError as error:
-        return Entry(url=url, number="?", headline=humanize.sentence(error), now=now)
+        return {"url": url, "number": "?", "headline": humanize.sentence(error), "now": now}
     rows, further = found.of_index
-    return Entry(
-        url=reverse("admin:app_list", args=["durable"]),
-        number=found.number,
-        headline=found.headline,
-        now=now,
-        rows=rows,
-        further=further,
-        may_operate=access.may(request, "operate_run"),
-        may_see_payloads=access.may(request, "view_payload"),
-    )
+    return {
+        "url": url,
+        "number": found.number,
+        "headline": found.headline,
+        "now": now,
+        "rows": rows,
+        "further": further,
+        "may_operate": access.may(request, "operate_run"),
+        "may_see_payloads": access.may(request, "view_payload"),
+    }
