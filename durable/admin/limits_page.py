@@ -119,7 +119,7 @@ def _state_of_key(limit: LimitSummary, key: LimitKeySummary, now: datetime) -> _
 
 def _rate_rows(admin: AdminPages, rate: RateSummary) -> list[_Row]:
     """Return a row for each key of a rate, or one for a rate without keys."""
-    return [_rate_row(admin, rate, key) for key in rate.keys or [None]]
+    return [_rate_row(admin, rate, key) for key in rate.keys or (None,)]
 
 
 def _rate_row(admin: AdminPages, rate: RateSummary, key: RateKeySummary | None) -> _Row:
