@@ -468,7 +468,7 @@ def test_the_parts_of_a_bar_stand_on_each_other_up_to_the_scale(figures: None) -
     assert hour.scale == ["10", "5", "0"]
     [bar, slow] = [each for each in hour.bars if each.url]
     assert (bar.when, slow.when) == ("12:00 to 12:02", "12:06 to 12:08")
-    assert [(part.kind, part.y, part.height) for part in bar.parts] == [
+    assert [(part["kind"], part["y"], part["height"]) for part in bar.parts] == [
         ("good", "70.0", "30.0"),
         ("idle", "60.0", "10.0"),
         ("bad", "40.0", "20.0"),
