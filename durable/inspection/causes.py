@@ -244,8 +244,7 @@ def spread_of(fingerprint: str, within: RunQuerySet | None = None) -> CauseSprea
 
 
 def _failures(within: RunQuerySet | None) -> QuerySet[Failure]:
-    failures = Failure.objects.using(read_alias())
-    return rows_within(failures, within)
+    return rows_within(Failure.objects.using(read_alias()), within)
 
 
 def _builds() -> QuerySet[CauseBuild]:
@@ -290,25 +289,25 @@ def _within(
     within: RunQuerySet, now: datetime, muted: bool | None, most: int, fingerprint: str = "", span: str = "day"
 ) -> list[CauseSummary]:
     """Return the causes of which some of these runs are failed, or only the one with this fingerprint."""
-    found = visible_failures(within, CAP)
-    causes = _with_builds().filter(pk__in=found.by_cause)
+    by_cause, is_cut = visible_failures(within, CAP)
+    causes = _with_builds().filter(pk__in=by_cause)
     if muted is not None:
         causes = causes.filter(muted_at__isnull=not muted)
     if fingerprint:
         causes = causes.filter(fingerprint=fingerprint)
-    shown = sorted(causes, key=lambda cause: (-found.by_cause[cause.pk][0].failed_at.timestamp(), cause.pk))[:most]
+    shown = sorted(causes, key=lambda cause: (-by_cause[cause.pk][0].failed_at.timestamp(), cause.pk))[:most]
     width, sample = SPANS[span], SAMPLE if span == "day" else LONG_SAMPLE
     begin = now - BARS * width
     spreads = []
     for cause in shown:
-        failures = found.by_cause[cause.pk]
+        failures = by_cause[cause.pk]
         cause.last_at, cause.since, cause.newest_run = failures[0].failed_at, failures[-1].failed_at, failures[0].run_id
         cause.first_seen_at = cause.since  # it may have been seen before in a run that the reader may not see
         newest = failures[:sample]
         spreads.append(
             _Spread(
                 first_seen_at=cause.since,
-                count=Count(number=min(len(failures), CAP), is_capped=found.is_cut or len(failures) > CAP),
+                count=Count(number=min(len(failures), CAP), is_capped=is_cut or len(failures) > CAP),
                 held=_capped(sum(each.is_held for each in failures)),
                 workflows=Counter(each.workflow for each in newest),
                 bars=_with_last(Counter((each.failed_at - begin) // width for each in newest)),

@@ -29,7 +29,7 @@ from durable.inspection.explain_states import LATE
 from durable.inspection.explanation import replay_check
 from durable.inspection.held import reason_of_stored
 from durable.inspection.humanize import quoted, shortened, span, thousands
-from durable.inspection.limits import KeptSlot, LongLine, StillLine, slot_troubles
+from durable.inspection.limits import LongLine, OldSlot, StillLine, slot_troubles
 from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
 from durable.inspection.reading import read_alias
@@ -507,13 +507,13 @@ def _lines(lines: Sequence[StillLine]) -> list[Finding]:
         advice = _(
             "A durable_worker gives free slots to those who wait, within seconds. Keep one running, and look at its log."
         )
-        found.append(_of_lines("slot_free", title, advice, stuck, worker_command(), is_urgent=True))
+        found.append(_of_slots("slot_free", title, advice, stuck, worker_command(), is_urgent=True))
     if full:
         title = _("Lines of limits that have not moved for an hour: %(limits)s")
         advice = _(
             "Look at the runs that hold the slots: resume or cancel them, or raise the limit. The page Limits names them."
         )
-        found.append(_of_lines("line_still", title, advice, full, command("limits", full[0].limit), is_urgent=False))
+        found.append(_of_slots("line_still", title, advice, full, command("limits", full[0].limit), is_urgent=False))
     return found
 
 
@@ -525,57 +525,45 @@ def _long_lines(lines: Sequence[LongLine]) -> list[Finding]:
         "The lines move: a run goes on as soon as a slot is given up. If they grow, raise the limit, or start less. The page "
         "of the limit says who holds the slots."
     )
-    found = _of_lines("line_long", title, advice, lines, command("limits", lines[0].limit), is_urgent=False)
+    found = _of_slots("line_long", title, advice, lines, command("limits", lines[0].limit), is_urgent=False)
     return [replace(found, count=added((line.waiting for line in lines), CAP))]
 
 
-def _of_lines(kind: str, title: str, advice: str, lines: Sequence[StillLine], how: str, *, is_urgent: bool) -> Finding:
-    return Finding(
-        kind=kind,
-        title=title % {"limits": _labels([line.label for line in lines])},
-        advice=advice,
-        count=Count.up_to(CAP, len(lines)),
-        runs=[(line.run_id, line.workflow) for line in lines[:SHOWN]],
-        is_urgent=is_urgent,
-        since=min(line.since for line in lines),
-        command=how,
-        names=list(dict.fromkeys(line.limit for line in lines)),
-    )
-
-
-def _kept_slots(slots: Sequence[KeptSlot]) -> list[Finding]:
+def _kept_slots(slots: Sequence[OldSlot]) -> list[Finding]:
+    if not slots:
+        return []
     title = _("Slots of limits that runs have held for a day without going on: %(limits)s")
     advice = _("These runs are paused, or their history does not fit the code. Resume, mend or cancel them.")
-    return [_of_slots("slot_kept", title, advice, slots, "show", is_urgent=False)] if slots else []
+    found = _of_slots("slot_kept", title, advice, slots, command("show", slots[0].run_id), is_urgent=False)
+    return [replace(found, workflows=Counter(slot.workflow for slot in slots).most_common())]
 
 
-def _idle_slots(slots: Sequence[KeptSlot]) -> list[Finding]:
+def _idle_slots(slots: Sequence[OldSlot]) -> list[Finding]:
+    if not slots:
+        return []
     title = _("Sleeping runs hold slots of limits that are for their steps alone: %(limits)s")
     advice = _(
         "Others wait for these slots, or the runs themselves. A durable_worker takes them back within two minutes. To have "
         "it done now, wake the runs."
     )
-    return [_of_slots("slot_idle", title, advice, slots, "wake", is_urgent=True)] if slots else []
+    found = _of_slots("slot_idle", title, advice, slots, command("wake", slots[0].run_id), is_urgent=True)
+    return [replace(found, workflows=Counter(slot.workflow for slot in slots).most_common())]
 
 
-def _of_slots(kind: str, title: str, advice: str, slots: Sequence[KeptSlot], verb: str, *, is_urgent: bool) -> Finding:
+def _of_slots(kind: str, title: str, advice: str, slots: Sequence[OldSlot], how: str, *, is_urgent: bool) -> Finding:
+    """Return a finding about these slots, whose title names the first limits."""
+    labels = list(dict.fromkeys(slot.label for slot in slots))
     return Finding(
         kind=kind,
-        title=title % {"limits": _labels([slot.label for slot in slots])},
+        title=title % {"limits": ", ".join(quoted(shortened(each)) for each in labels[:SHOWN])},
         advice=advice,
         count=Count.up_to(CAP, len(slots)),
         runs=[(slot.run_id, slot.workflow) for slot in slots[:SHOWN]],
         is_urgent=is_urgent,
         since=min(slot.since for slot in slots),
-        workflows=Counter(slot.workflow for slot in slots).most_common(),
-        command=command(verb, slots[0].run_id),
+        command=how,
         names=list(dict.fromkeys(slot.limit for slot in slots)),
     )
-
-
-def _labels(labels: Sequence[str]) -> str:
-    """Return the labels of the first of these limits, each once, in quotes."""
-    return ", ".join(quoted(shortened(each)) for each in list(dict.fromkeys(labels))[:SHOWN])
 
 
 def _stopped_bulks(runs: RunQuerySet) -> list[Finding]:
@@ -721,7 +709,9 @@ def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
     found, left = [], list(failed)
     for cause in _CAUSES:
         matching = [run for run in left if cause.concerns(run)]
-        concerned = [(run.id, run.workflow) for run in matching]
+        if not matching:
+            continue
+        left = [run for run in left if not cause.concerns(run)]
         compensated = sum(run.is_compensated for run in matching)
         advice = cause.advices
         if compensated:
@@ -733,12 +723,9 @@ def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
                 compensated,
             )
             advice = f"{advice} {undone % {'number': thousands(compensated)}}"
-        left = [run for run in left if not cause.concerns(run)]
-        if concerned:
-            count = Count(number=len(concerned), is_capped=len(failed) >= NEWEST)
-            found.append(
-                Finding(kind=cause.kind, title=str(cause.title), advice=advice, count=count, runs=concerned[:SHOWN])
-            )
+        count = Count(number=len(matching), is_capped=len(failed) >= NEWEST)
+        runs = [(run.id, run.workflow) for run in matching[:SHOWN]]
+        found.append(Finding(kind=cause.kind, title=str(cause.title), advice=advice, count=count, runs=runs))
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -204,28 +204,28 @@ _ASLEEP: Final = "asleep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptSlot:
-    """A slot that a run has held since `since` and does not use: the run is paused, or its history has diverged."""
-
-    limit: str
-    label: str
-    run_id: str
-    workflow: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StillLine:
-    """A line that does not move.
-
-    `run_id` is the run that has waited longest, since `since`; `held` of `at_once` are held.
+class OldSlot:
+    """A slot that a run has held, or waited for, since `since`. `standing` is "paused", "diverged" or "asleep"; "" for
+    any other run.
     """
 
     limit: str
-    label: str
+    key: str
     run_id: str
     workflow: str
+    standing: str
     since: datetime
+
+    @property
+    def label(self) -> str:
+        """The limit and the key for display."""
+        return limit_label(self.limit, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillLine(OldSlot):
+    """A line that does not move, and the slot of it that a run has awaited longest; `held` of `at_once` are held."""
+
     held: int
     at_once: int
 
@@ -253,23 +253,6 @@ class LimitCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Slot:
-    limit: str
-    key: str
-    run_id: str
-    workflow: str
-    standing: str
-    since: datetime
-
-    @property
-    def reported(self) -> dict[str, Any]:
-        """The slot as an item of a report."""
-        label = limit_label(self.limit, self.key)
-        told = {"limit": self.limit, "label": label, "run_id": self.run_id, "workflow": self.workflow}
-        return {**told, "since": self.since}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTroubles:
     """The problems with slots: stopped lines, long lines, slots that runs keep without use, and forgotten slots.
 
@@ -278,8 +261,8 @@ class SlotTroubles:
 
     still: list[StillLine]
     long: list[LongLine]
-    kept: list[KeptSlot]
-    idle: list[KeptSlot]
+    kept: list[OldSlot]
+    idle: list[OldSlot]
 
 
 def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroubles:
@@ -298,8 +281,8 @@ def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroub
     return SlotTroubles(
         still=still,
         long=long,
-        kept=[KeptSlot(**slot.reported) for slot in kept if slot.standing in (_PAUSED, _DIVERGED)],
-        idle=[KeptSlot(**slot.reported) for slot in idle if slot.standing == _ASLEEP],
+        kept=[slot for slot in kept if slot.standing in (_PAUSED, _DIVERGED)],
+        idle=[slot for slot in idle if slot.standing == _ASLEEP],
     )
 
 
@@ -316,9 +299,11 @@ def _old_slots(now: datetime, within: RunQuerySet | None) -> list[QuerySet[Slot]
     ]
 
 
-def _lines(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> tuple[list[StillLine], list[LongLine]]:
+def _lines(
+    now: datetime, slots: Iterable[OldSlot], limits: Mapping[str, int]
+) -> tuple[list[StillLine], list[LongLine]]:
     """Return the stopped and the long lines among the oldest waiting slots of each limit."""
-    waiting: dict[tuple[str, str], list[_Slot]] = {}
+    waiting: dict[tuple[str, str], list[OldSlot]] = {}
     looked_at: Counter[str] = Counter()
     for slot in slots:
         looked_at[slot.limit] += 1
@@ -330,7 +315,7 @@ def _lines(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> 
     for (limit, key), line in told.items():
         first = line[0]
         number, newest = held.get((limit, key), (0, first.since))
-        facts = {**first.reported, "held": number, "at_once": limits[limit]}
+        facts = {**asdict(first), "held": number, "at_once": limits[limit]}
         if first.since < now - STILL and newest < now - STILL:
             still.append(StillLine(**facts))
         elif len(line) >= LONG and number >= limits[limit]:
@@ -397,7 +382,7 @@ def _of_run(now: datetime) -> QuerySet[Any]:
     return Run.objects.filter(pk=OuterRef("run_id")).annotate(of_run=told).values("of_run")[:1]
 
 
-def _oldest(sources: Sequence[QuerySet[Slot]], limits: Collection[str], now: datetime) -> list[list[_Slot]]:
+def _oldest(sources: Sequence[QuerySet[Slot]], limits: Collection[str], now: datetime) -> list[list[OldSlot]]:
     """Return the oldest slots of each source and limit, with facts about their runs; at most one statement."""
     if not limits:
         return [[] for _ in sources]
@@ -413,9 +398,9 @@ def _oldest(sources: Sequence[QuerySet[Slot]], limits: Collection[str], now: dat
     ]
 
 
-def _slot(limit: Any, key: Any, run_id: Any, of_run: str, since: Any) -> _Slot:
+def _slot(limit: Any, key: Any, run_id: Any, of_run: str, since: Any) -> OldSlot:
     standing, _, workflow = of_run.partition(" ")
-    return _Slot(
+    return OldSlot(
         limit=unpack(limit),
         key=unpack(key),
         run_id=unpack(run_id),

@@ -9,7 +9,6 @@ the user may not see.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -159,14 +158,13 @@ class Cursor:
         try:
             if len(text) > _MAX_TEXT:
                 raise ValueError
-            padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-            moment, run_id, *others = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+            moment, run_id, *others = _decoded(text)
             then = None if moment is None else datetime.fromisoformat(moment)
             is_key = isinstance(run_id, str) and (then is None) == (order is RunOrder.BY_ID)
             if not is_key or others != _named(order) or (then is not None and then.tzinfo is None):
                 raise ValueError
             then = None if then is None else to_utc(then)
-        except (ValueError, TypeError, binascii.Error, RecursionError):
+        except (ValueError, TypeError, RecursionError):
             raise InvalidCursorError(text) from None
         return cls(then, run_id, order)
 
@@ -174,8 +172,7 @@ class Cursor:
     def text(self) -> str:
         """The cursor for a link."""
         moment = None if self.moment is None else self.moment.isoformat()
-        key = json.dumps([moment, self.id, *_named(self.order)])
-        return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+        return cursor_of(moment, self.id, *_named(self.order))
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
@@ -238,9 +235,15 @@ class _Key(Func):
         )
 
 
-def cursor_of(*key: int | str) -> str:
+def cursor_of(*key: int | str | None) -> str:
     """Return the text for the next request: everything after `key`."""
     return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def _decoded(text: str) -> Any:
+    """Return the JSON data of a cursor. Raises ValueError, or RecursionError for data that is nested too deeply."""
+    padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+    return json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
 
 
 def key_of(text: str | None, *kinds: type) -> Sequence[Any] | None:
@@ -248,10 +251,8 @@ def key_of(text: str | None, *kinds: type) -> Sequence[Any] | None:
     if text is None:
         return None
     try:
-        key = json.loads(
-            base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        )
-    except (ValueError, binascii.Error, RecursionError):
+        key = _decoded(text)
+    except (ValueError, RecursionError):
         raise InvalidCursorError(text) from None
     if not isinstance(key, list) or [type(each) for each in key] != list(kinds):
         raise InvalidCursorError(text)
@@ -303,16 +304,9 @@ class VisibleFailure(NamedTuple):
     is_held: bool
 
 
-@dataclass(frozen=True, slots=True)
-class VisibleFailures:
-    """The newest failures, by the key of their cause. `is_cut`: there may be more, of older runs."""
-
-    by_cause: Mapping[int, Sequence[VisibleFailure]]
-    is_cut: bool
-
-
-def visible_failures(within: RunQuerySet, size: int) -> VisibleFailures:
-    """Return the failures of these runs, failed or held; at most four statements.
+def visible_failures(within: RunQuerySet, size: int) -> tuple[Mapping[int, Sequence[VisibleFailure]], bool]:
+    """Return the failures of these runs, failed or held, by the key of their cause, the newest first, and whether there
+    may be more, of older runs; at most four statements.
 
     Only runs among the newest `size` failed runs count; all, if these runs are few. So do runs among the newest `size`
     held ones.
@@ -328,7 +322,7 @@ def visible_failures(within: RunQuerySet, size: int) -> VisibleFailures:
     by_cause: dict[int, list[VisibleFailure]] = {}
     for row in sorted(rows, key=lambda each: (each.failed_at, each.run_id), reverse=True):
         by_cause.setdefault(row.cause_id, []).append(row)
-    return VisibleFailures(by_cause, is_cut=end is not None)
+    return by_cause, end is not None
 
 
 def _failed(runs: RunQuerySet) -> RunQuerySet:

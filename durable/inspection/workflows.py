@@ -236,20 +236,16 @@ class TimeMark:
     bulk_id: str = ""
 
 
-def last_day(now: datetime, workflow: str = "") -> Throughput:
-    """Return the last day in bars of half an hour, of all workflows or of one; two statements."""
-    [day] = _measured([_day(now)], workflow)
-    return day
-
-
 def last_hour_and_day(now: datetime, workflow: str = "") -> tuple[Throughput, Throughput]:
-    """Return the charts of the last hour and of the last day; two statements."""
+    """Return the charts of the last hour, in bars of two minutes, and of the last day, in bars of half an hour, of all
+    workflows or of one; two statements.
+    """
     hour, day = _measured([_span(now, MINUTE, timedelta(minutes=2), 30), _day(now)], workflow)
     return hour, day
 
 
 def ended_in_last_day(now: datetime, workflows: Sequence[str]) -> dict[str, Bar]:
-    """Count the runs of each workflow that ended in the day of `last_day`; one statement."""
+    """Count the runs of each workflow that ended in the day of `last_hour_and_day`; one statement."""
     day = _day(now)
     kept = Rollup.objects.using(read_alias()).filter(
         workflow__in=workflows, width=int(day.kept.total_seconds()), begins__gte=day.begin, begins__lt=day.end

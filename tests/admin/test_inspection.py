@@ -27,7 +27,7 @@ from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.selection import Filtered
 from durable.inspection.tree import history_tree
 from durable.inspection.workers import worker_overview
-from durable.inspection.workflows import count_by_state, last_day, last_hour_and_day, marks_of
+from durable.inspection.workflows import count_by_state, last_hour_and_day, marks_of
 from durable.models import Build, Run
 from durable.notifier import redis_clients, registry
 from durable.operations import bulk
@@ -282,9 +282,9 @@ def test_throughput_tells_of_what_ended(stage: Stage, django_assert_num_queries:
     assert hour.median == pytest.approx(600, rel=0.1)
     assert next(bar.slow for bar in hour.bars if bar.completed and not bar.cancelled) == pytest.approx(600, rel=0.1)
     assert {bar.median for bar in hour.bars if not bar.total} == {None}
-    assert (last_day(stage.now).total, len(last_day(stage.now).bars)) == (4, 48)
-    assert last_day(stage.now, "tests.approve").completed == 3
-    assert last_day(stage.now, "tests.quick").total == 0
+    assert (last_hour_and_day(stage.now)[1].total, len(last_hour_and_day(stage.now)[1].bars)) == (4, 48)
+    assert last_hour_and_day(stage.now, "tests.approve")[1].completed == 3
+    assert last_hour_and_day(stage.now, "tests.quick")[1].total == 0
     assert last_hour_and_day(stage.now + timedelta(hours=2))[0].total == 0
 
 
@@ -297,7 +297,7 @@ def test_deploys_and_bulks_are_marked_in_their_time(stage: Stage) -> None:
         bulk.apply("resume", ["run"])
     found = marks_of(last_hour_and_day(stage.now)[0])
     assert [(each.kind, each.title) for each in found] == [("deploy", "7f3a"), ("bulk", "resume 1 run")]
-    assert [each.title for each in marks_of(last_day(stage.now))][:2] == ["old", "7f3a"]
+    assert [each.title for each in marks_of(last_hour_and_day(stage.now)[1])][:2] == ["old", "7f3a"]
 
 
 def test_a_verb_on_a_bulk_is_a_mark_with_words(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
