@@ -31,6 +31,28 @@ def may(request: HttpRequest, permission: str) -> bool:
     return request.user.is_active and actor_of(request).may(permission)
 
 
+class ReadOnly:
+    """The permissions of a `ModelAdmin` whose pages are for users who may see runs, and change nothing by themselves.
+
+    Django gives the methods an object, which is not asked.
+    """
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return may(request, "view_run")
+
+    def has_view_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return may(request, "view_run")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return False
+
+
 def demand(request: HttpRequest, permission: str) -> None:
     """Raise PermissionDenied unless the user has the permission."""
     if not may(request, permission):
@@ -48,20 +70,8 @@ seen_by: Final = _RULE.sees
 #: The addresses whose pages show nothing of hidden runs; all others are refused if the rule limits the runs.
 LIMITED: Final = frozenset(
     {
-        *(
-            "inbox",
-            "question",
-            "changelist",
-            "save_view",
-            "delete_view",
-            "running",
-            "bulk",
-            "bulk_result",
-            "bulk_live",
-            "causes",
-            "cause",
-        ),
-        *("workflow", "workflow_start"),
+        *("inbox", "question", "changelist", "save_view", "delete_view", "bulk", "bulk_result", "bulk_live"),
+        *("running", "causes", "cause", "workflow", "workflow_start"),
         *("change", "lead", "live", "stream", "step", "running_step", "export", "payload", "raw", "compare"),
         *("act", "settle", "send", "message_act", "replay", "give_output", "edit_input"),
     }

@@ -25,9 +25,9 @@ from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from durable.admin import access, pages
-from durable.admin.access import may
+from durable.admin.access import ReadOnly
 from durable.admin.moments import moment, viewers_zone
-from durable.admin.text import as_key, with_visible_text
+from durable.admin.text import url_maker, with_visible_text
 from durable.core.clock import to_utc
 from durable.core.records import ActionOutcome
 from durable.inspection.actions import WINDOW_OF_VISIBLE, ActionCriteria, detail_without_runs, search_actions
@@ -94,7 +94,7 @@ def _filter(
     return type(f"{name.partition('_')[0].capitalize()}Filter", (_Filter,), parts)
 
 
-class OperatorActionAdmin(_ModelAdmin):
+class OperatorActionAdmin(ReadOnly, _ModelAdmin):
     """The actions of operators, the newest first. A bulk is one row, unless the filter asks for its runs or one of
     them.
     """
@@ -218,15 +218,16 @@ class OperatorActionAdmin(_ModelAdmin):
             "run": self._linked(action, is_bulk=bool(is_bulk and bulks_among([action.run_id]))),
             "log_url": self._url("changelist"),
             "of_run_url": f"{self._url('changelist')}?{urlencode({'q': action.run_id})}" if action.run_id else "",
-            "bulk_url": reverse(
-                "admin:durable_run_bulk_result", args=[as_key(action.bulk_id)], current_app=self.admin_site.name
-            )
+            "bulk_url": self._page_of("bulk_result", action.bulk_id)
             if action.bulk_id and (not access.is_limited() or action.actor_id == request.user.pk)
             else "",
         }
 
     def _url(self, name: str, *args: str) -> str:
         return reverse(f"admin:durable_operatoraction_{name}", args=args, current_app=self.admin_site.name)
+
+    def _page_of(self, name: str, key: str) -> str:
+        return url_maker(name, self.admin_site.name)(key)
 
     def _too_long(self, request: HttpRequest, error: UnreadableError) -> HttpResponse:
         return self._refused(request, title_of(error), told(error), status=503)
@@ -271,23 +272,17 @@ class OperatorActionAdmin(_ModelAdmin):
         if not action.run_id:
             return self._subject(action)
         if is_bulk:
-            address = reverse(
-                "admin:durable_run_bulk_result", args=[as_key(action.run_id)], current_app=self.admin_site.name
-            )
             what = action.detail.removesuffix(", by this run")
-            return format_html(
-                '<a href="{}">{}</a>', address, gettext("bulk: %(what)s") % {"what": what} if what else gettext("bulk")
-            )
-        address = reverse("admin:durable_run_change", args=[as_key(action.run_id)], current_app=self.admin_site.name)
-        return format_html('<a href="{}">{}</a>', address, action.run_id)
+            shown = gettext("bulk: %(what)s") % {"what": what} if what else gettext("bulk")
+            return format_html('<a href="{}">{}</a>', self._page_of("bulk_result", action.run_id), shown)
+        return format_html('<a href="{}">{}</a>', self._page_of("change", action.run_id), action.run_id)
 
     def _subject(self, action: OperatorAction) -> str:
         """The subject of an action that is not about a run: a schedule, a queue, a workflow, a limit or a cause."""
         kind, name = action.subject_kind, action.subject
         if not name or kind not in _SUBJECTS or action.outcome != ActionOutcome.DONE:
             return shortened(action.detail, _MOST_OF_A_DETAIL) or "—"
-        address = reverse(f"admin:durable_run_{kind}", args=[as_key(name)], current_app=self.admin_site.name)
-        return format_html('{} <a href="{}"><bdi>{}</bdi></a>', _SUBJECTS[kind], address, name)
+        return format_html('{} <a href="{}"><bdi>{}</bdi></a>', _SUBJECTS[kind], self._page_of(kind, name), name)
 
     @admin.display(description=_("who"))
     def who(self, action: OperatorAction) -> str:
@@ -303,21 +298,6 @@ class OperatorActionAdmin(_ModelAdmin):
     def came_to(self, action: OperatorAction) -> str:
         """The outcome in words."""
         return outcome_in_words(action.outcome)
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return may(request, "view_run")
-
-    def has_view_permission(self, request: HttpRequest, obj: OperatorAction | None = None) -> bool:
-        return may(request, "view_run")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: OperatorAction | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: OperatorAction | None = None) -> bool:
-        return False
 
 
 def _field(wanted: _Filter) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from durable.core.location import MAX_NAME
 from durable.core.records import RunState
 from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import split_tags
-from durable.inspection.runs import RunCriteria, hides_alerts
+from durable.inspection.runs import RunCriteria
 from durable.inspection.wording import cause_in_words, state_in_words
+from durable.listings.runs import RUN_FILTERS, criteria_of
 from durable.models import Cause
 from durable.models.subjects import read_subject
 
@@ -154,28 +155,10 @@ class FilterForm(forms.Form):
     def wanted(self) -> RunCriteria:
         """Return the filter without the search; invalid fields are ignored."""
         given = self.cleaned_data
-        since = SINCE.get(given.get("since", ""))
-        wanted = RunCriteria(
-            states=frozenset(given.get("state", ())),
-            workflow=given.get("workflow", ""),
-            queue=given.get("queue", ""),
-            worker=given.get("worker", ""),
-            about=given.get("about", ""),
-            waiting_queue=given.get("waiting_queue", ""),
-            is_undone=given.get("undone", False),
-            is_stuck=given.get("stuck", False),
-            is_diverged=given.get("diverged", False),
-            needs_attention=given.get("attention", False),
-            is_held=given.get("held", False),
-            only_roots=not given.get("children", False),
-            hides_alerts=hides_alerts(unless=given.get("alerts", False)),
-            cause=given.get("cause", ""),
-            place=given.get("place", ""),
-            created_from=timezone.now() - since if since is not None else given.get("created_from"),
-            created_until=given.get("created_until"),
-            finished_from=given.get("finished_from"),
-            finished_until=given.get("finished_until"),
-        )
+        asked = {each.name: given.get(each.name) for each in RUN_FILTERS}
+        if (since := SINCE.get(given.get("since", ""))) is not None:
+            asked["created_from"] = timezone.now() - since
+        wanted = criteria_of(asked, only_roots=not given.get("children"), hides_alerts=not given.get("alerts"))
         return replace(wanted, only_roots=wanted.hides_children, hides_alerts=wanted.leaves_alerts_out)
 
     @property

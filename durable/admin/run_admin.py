@@ -61,33 +61,14 @@ LISTS: Final = frozenset(
 )
 
 
-class RunAdmin(AdminPages, _ModelAdmin):
+class RunAdmin(AdminPages, access.ReadOnly, _ModelAdmin):
     """Runs: visible with `view_run`, and changed only by verbs, each with its own permission."""
 
     search_fields = ()  # the list has its own search box; Django's autocomplete would read the whole table
 
-    # -- access
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return access.may(request, "view_run")
-
-    def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
-        return access.may(request, "view_run")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
-        return False
-
     def get_queryset(self, request: HttpRequest) -> RunQuerySet:
         """Return the runs that the request may see, for Django's own views and a project's subclass."""
         return access.visible_runs(request)
-
-    # -- URLs
 
     def get_urls(self) -> list[URLPattern | URLResolver]:  # type: ignore[override]  # Django's own may be either
         """Return the read-only pages, and one page for each verb, which applies the verb when it is posted."""

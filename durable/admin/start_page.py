@@ -91,6 +91,17 @@ def _fits(value: Any, hint: Any) -> bool:
 #: The page's element with suggestions for an option.
 _LISTS: Final = {"queue": "known-queues", "priority": "known-priorities"}
 
+#: An option, the other one that it needs, and the text beside that one if it is missing.
+_NEEDS: Final = (
+    ("if_open", "key", _("Give the key that the choice below is about.")),
+    ("debounce", "key", _("Give the key that the debounce is about.")),
+    ("debounce", "at_most", _("Say when the run begins at the latest.")),
+    ("at_most", "debounce", _("Give the debounce that the choices below are about.")),
+    ("keep", "debounce", _("Give the debounce that the choices below are about.")),
+    ("weight", "share", _("Give the share that the weight is about.")),
+    ("rate", "when_full", _("Say what the start does if this rate has no room.")),
+)
+
 
 class StartForm(MuteForm):
     """The arguments of a new run as JSON, its id, how it starts, and a token against repeats.
@@ -160,20 +171,9 @@ class StartForm(MuteForm):
                     self.options[name].read(given[name])
                 except (ValueError, OverflowError) as error:
                     self.add_error(name, str(error))
-        if given.get("if_open") and not given.get("key") and "key" not in self.errors:
-            self.add_error("key", gettext("Give the key that the choice below is about."))
-        if given.get("debounce") is not None and not given.get("key") and "key" not in self.errors:
-            self.add_error("key", gettext("Give the key that the debounce is about."))
-        if given.get("debounce") is not None and given.get("at_most") is None and "at_most" not in self.errors:
-            self.add_error("at_most", gettext("Say when the run begins at the latest."))
-        for name in ("at_most", "keep"):
-            if given.get("debounce") is None and given.get(name) and "debounce" not in self.errors:
-                self.add_error("debounce", gettext("Give the debounce that the choices below are about."))
-                break
-        if given.get("weight") is not None and not given.get("share") and "share" not in self.errors:
-            self.add_error("share", gettext("Give the share that the weight is about."))
-        if given.get("rate") and not given.get("when_full"):
-            self.add_error("when_full", gettext("Say what the start does if this rate has no room."))
+        for name, needed, text in _NEEDS:
+            if given.get(name) not in ("", None) and given.get(needed) in ("", None) and needed not in self.errors:
+                self.add_error(needed, text)
         return given
 
 

@@ -33,7 +33,6 @@ from durable.inspection.limits import LongLine, OldSlot, StillLine, slot_trouble
 from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
 from durable.inspection.reading import read_alias
-from durable.inspection.run_lanes import ALONG_HELD
 from durable.inspection.run_rules import runs_within
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
@@ -411,7 +410,7 @@ def _few_rows(
     """
     stale = runs.filter(lease_expires_at__lt=now - _GONE).order_by("lease_expires_at")
     diverging = runs.open().filter(diverged_at__isnull=False).order_by("diverged_at")
-    held = runs.filter(ALONG_HELD).order_by("failure__run_created_at", "failure__run_id")
+    held = runs.filter(failure__is_held=True).order_by("failure__run_created_at", "failure__run_id")
     sources = [
         stale.annotate(moment=F("lease_expires_at"), beginning=Value("")),
         diverging.annotate(moment=F("diverged_at"), beginning=Substr("summary", 1, KIND_LENGTH)),

@@ -94,14 +94,10 @@ def needing_attention(now: datetime) -> Q:
 def has_held() -> Q:
     """Return the condition for runs with a step that waits for a person.
 
-    The failure is looked up for each examined run, as in `of_worker`. Along their own index: `ALONG_HELD`.
+    The failure is looked up for each examined run, as in `of_worker`.
     """
     failure = Failure.objects.filter(run=OuterRef("pk"), is_held=True).values("is_held")[:1]
     return Q(IsNull(Subquery(failure), rhs=False))
-
-
-#: The condition for runs with a step that waits for a person, along the index of their failures.
-ALONG_HELD: Final = Q(failure__is_held=True)
 
 
 def few_attended(now: datetime) -> Sequence[str] | None:

@@ -253,11 +253,6 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
     return replace(base, error_text=text)
 
 
-def hides_alerts(*, unless: bool) -> bool:
-    """Return the `hides_alerts` of a surface's list: True, `unless` the hidden runs are asked for."""
-    return not unless
-
-
 def settle_roots(wanted: RunCriteria) -> RunCriteria:
     """Return the filter with `only_roots` set if it has to omit children.
 
@@ -405,15 +400,25 @@ def _few(wanted: RunCriteria, found: Sequence[str] | None) -> list[Plan]:
 
 def _held(wanted: RunCriteria) -> Plan:
     """Return the lane of runs with a step that waits for a person, along the index of their failures."""
+    states = Q() if wanted.states == _STATES - _ENDED else _in(state=wanted.states)
+    return _along_failures(wanted, _sieve(replace(wanted, is_held=False, queue="")) & states, is_held=True)
+
+
+def _along_failures(wanted: RunCriteria, sieve: Q, **columns: bool) -> Plan:
+    """Return the lane along the index of failures with these `columns`; `sieve` has the conditions on their runs that
+    no index serves, without those on the queue and the workflow.
+    """
     times = {"run_created_at__gte": wanted.created_from, "run_created_at__lt": wanted.created_until}
     fixed = {"workflow": wanted.workflow, "queue": wanted.queue}  # these of a run never change
-    sieve = _sieve(replace(wanted, is_held=False, queue=""))
-    states = Q() if wanted.states == _STATES - _ENDED else _in(state=wanted.states)
-    rest = sieve & states & _is(**{f"failure__{name}": value for name, value in fixed.items()})
-    index = run_lanes.ALONG_HELD & _is(**{f"failure__{name}": value for name, value in times.items()})
-    failures = Failure.objects.using(read_alias()).filter(_is(**times), is_held=True)
-    of_rows = None if sieve or states else _is(**fixed)
-    return Plan(index, rest, is_of_failures=True, failures=failures, rest_of_failures=of_rows, is_narrow=True)
+    beside = _is(**{f"failure__{name}": value for name, value in times.items()})
+    return Plan(
+        beside & Q(**{f"failure__{name}": value for name, value in columns.items()}),
+        sieve & _is(**{f"failure__{name}": value for name, value in fixed.items()}),
+        is_of_failures=True,
+        failures=Failure.objects.using(read_alias()).filter(_is(**times), **columns),
+        rest_of_failures=None if sieve else _is(**fixed),
+        is_narrow=True,
+    )
 
 
 def _lanes(wanted: RunCriteria) -> list[Plan]:
@@ -472,15 +477,7 @@ def _failed_roots(wanted: RunCriteria) -> Plan:
     It goes along an index of its own, however many children have failed.
     """
     sieve = _sieve(replace(wanted, only_roots=False, hides_alerts=False, queue=""))
-    fixed = {"workflow": wanted.workflow, "queue": wanted.queue}  # these of a run never change
-    rest = sieve & _is(**{f"failure__{name}": value for name, value in fixed.items()})
-    times = {"run_created_at__gte": wanted.created_from, "run_created_at__lt": wanted.created_until}
-    open_ones = {"is_open": True, "is_held": False, "parent__isnull": True}
-    of_failure = {f"failure__{name}": value for name, value in open_ones.items()}
-    roots = _is(**{f"failure__{name}": value for name, value in times.items()}) & Q(**of_failure)
-    failures = Failure.objects.using(read_alias()).filter(_is(**times), **open_ones)
-    of_rows = None if sieve else _is(**fixed)
-    return Plan(roots, rest, is_of_failures=True, failures=failures, rest_of_failures=of_rows, is_narrow=True)
+    return _along_failures(wanted, sieve, is_open=True, is_held=False, parent__isnull=True)
 
 
 def _causes(wanted: RunCriteria) -> list[int] | None:

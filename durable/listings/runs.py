@@ -39,7 +39,7 @@ from durable.inspection.run_facts import (
 )
 from durable.inspection.run_lanes import WINDOW
 from durable.inspection.run_rules import existing_among
-from durable.inspection.runs import RunCriteria, hides_alerts, list_runs, parse_search, settle_roots
+from durable.inspection.runs import RunCriteria, list_runs, parse_search, settle_roots
 from durable.inspection.schedules import tick_of
 from durable.inspection.shown import ShownStatus, statuses_of
 from durable.inspection.undone import is_undone
@@ -505,7 +505,7 @@ def _runs(
     search: str = "",
     **asked: Any,
 ) -> Page:
-    wanted = criteria_of(asked, only_roots=not children, hides_alerts=hides_alerts(unless=alerts))
+    wanted = criteria_of(asked, only_roots=not children, hides_alerts=not alerts)
     wanted = settle_roots(parse_search(search, wanted, seen.within) if search else wanted)
     found = list_runs(wanted, order=RunOrder(sort), cursor=cursor, limit=limit, within=seen.within)
     return Page(
