@@ -190,7 +190,10 @@ def test_the_page_of_a_parent_has_its_children_by_state_and_names_the_failed_one
 ) -> None:
     page = operator.get(url("change", "billing-1"))
     text = text_of(page)
-    assert [(each["state"], each["number"]) for each in page.context["child_shares"]] == [("completed", "2"), ("failed", "2")]
+    assert [(each["state"], each["number"]) for each in page.context["child_shares"]] == [
+        ("completed", "2"),
+        ("failed", "2"),
+    ]
     assert "<strong>2</strong>" in text
     for child in CHILDREN[1:3]:
         assert f'href="{url("change", child)}"' in text
@@ -224,7 +227,7 @@ def test_children_are_listed_page_by_page_by_state_and_group(
     def listed(query: str) -> tuple[list[str], str]:
         page = operator.get(url("change", "billing-1") + query)
         text_of(page)
-        return [line.row.run.id for line in page.context["child_rows"]], page.context["next_children"]
+        return [line["row"].run.id for line in page.context["child_rows"]], page.context["next_children"]
 
     assert listed("?part=children") == (CHILDREN, "")
     assert listed("?part=children&state=failed") == (CHILDREN[1:3], "")
