@@ -289,7 +289,7 @@ def test_the_pages_of_each_surface_and_a_bulk_go_on_behind_the_last_child(
     query, seen = "?part=children", list[str]()
     while query:
         page = operator.get(url("change", "billing-1") + query)
-        seen += [line.row.run.id for line in page.context["child_rows"]]
+        seen += [line["row"].run.id for line in page.context["child_rows"]]
         query = page.context["next_children"]
     assert seen == with_ties
     monkeypatch.setattr(list_command, "MOST_LISTED", 2)
@@ -370,7 +370,7 @@ def test_what_was_recovered_before_the_end_is_not_said(
 def test_related_runs_are_no_children(family: Stage, operator: Client) -> None:
     Run.objects.filter(pk="alone").update(parent="billing-1")  # as if a step had started it
     page = operator.get(url("change", "billing-1"), {"part": "related"})
-    assert [each.run.id for each in page.context["related"]] == ["alone"]
+    assert [each["run"].id for each in page.context["related"]] == ["alone"]
     assert [part.count for part in page.context["parts"] if part.name == "related"] == ["1"]
 
 
