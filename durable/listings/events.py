@@ -8,7 +8,7 @@ from typing import Final
 from durable.inspection.pagination import cursor_of, key_of
 from durable.inspection.published import MOST_RUNS, WINDOW, list_events, list_waits
 from durable.listings.access import refuse_events
-from durable.listings.listing import Filter, Listing, Page
+from durable.listings.listing import Filter, Listing, Page, list_of
 from durable.listings.shapes import Seen, Shape, field
 from durable.listings.work import Count
 
@@ -27,13 +27,6 @@ class PublishedEvent(Shape):
     waiting: Count = field(help="How many runs have yet to get it.")
 
 
-class EventPage(Shape):
-    """A page of events, the newest first."""
-
-    results: list[PublishedEvent]
-    next_cursor: str | None
-
-
 class EventWait(Shape):
     """A run that waits for an event."""
 
@@ -43,13 +36,6 @@ class EventWait(Shape):
     name: str
     key: str
     since: datetime | None = field(help="From when on a published event counts, for a wait with `within`.")
-
-
-class EventWaitPage(Shape):
-    """A page of waits, the newest first."""
-
-    results: list[EventWait]
-    next_cursor: str | None
 
 
 def _events(seen: Seen, *, limit: int, cursor: str | None = None, event: str = "", key: str = "") -> Page:
@@ -78,7 +64,7 @@ _REFUSED: Final = "Where users see only some runs: 403."
 EVENTS: Final = Listing(
     name="events",
     item=PublishedEvent,
-    page=EventPage,
+    page=list_of(PublishedEvent, "EventPage", "A page of events, the newest first."),
     read=_events,
     about="messages",
     is_paged=True,
@@ -88,7 +74,7 @@ EVENTS: Final = Listing(
 EVENT_WAITS: Final = Listing(
     name="event_waits",
     item=EventWait,
-    page=EventWaitPage,
+    page=list_of(EventWait, "EventWaitPage", "A page of waits, the newest first."),
     read=_waits,
     about="messages",
     is_paged=True,

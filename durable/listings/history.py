@@ -19,7 +19,7 @@ from durable.inspection.payloads import payload
 from durable.inspection.reading import read_alias
 from durable.inspection.run_logs import LEVELS, read_logs
 from durable.inspection.shown import values_of as published_values
-from durable.listings.listing import Filter, Listing, Page
+from durable.listings.listing import Filter, Listing, Page, list_of
 from durable.listings.runs import Error, error_of
 from durable.listings.shapes import Seen, Shape, field
 from durable.models import Attempt as AttemptRow
@@ -121,13 +121,6 @@ class EntryDetail(Entry):
     )
 
 
-class EntryPage(Shape):
-    """A page of a history, in the order in which its entries began."""
-
-    results: list[Entry]
-    next_cursor: str | None
-
-
 def _entries(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None, payloads: bool = False) -> Page:
     after = key_of(cursor, int)
     # The page is selected by its keys, so that metadata and payloads of other entries are not read.
@@ -154,7 +147,7 @@ ENTRIES: Final = Listing(
     name="entries",
     of_run=True,
     item=Entry,
-    page=EntryPage,
+    page=list_of(Entry, "EntryPage", "A page of a history, in the order in which its entries began."),
     read=_entries,
     about="history",
     is_paged=True,
@@ -272,13 +265,6 @@ class EventReference(Shape):
     id: str
 
 
-class MessagePage(Shape):
-    """A page of an inbox, in the order of the messages."""
-
-    results: list[Message]
-    next_cursor: str | None
-
-
 class Answer(Shape):
     """A run's response to a message. If there is none yet, look at the message again later."""
 
@@ -308,7 +294,7 @@ MESSAGES: Final = Listing(
     name="messages",
     of_run=True,
     item=Message,
-    page=MessagePage,
+    page=list_of(Message, "MessagePage", "A page of an inbox, in the order of the messages."),
     read=_messages,
     about="messages",
     is_paged=True,
@@ -396,17 +382,11 @@ class Value(Shape):
     at: datetime
 
 
-class ValueList(Shape):
-    """The published values of a run, at most 50."""
-
-    results: list[Value]
-
-
 VALUES: Final = Listing(
     name="values",
     of_run=True,
     item=Value,
-    page=ValueList,
+    page=list_of(Value, "ValueList", "The published values of a run, at most 50.", is_paged=False),
     read=lambda seen, *, run: Page(results=published_values(run), seen=seen),
     about="history",
     reads_with=("view_run", "view_payload"),

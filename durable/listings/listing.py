@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import GenericAlias
 from typing import Any, Final
 
 from durable.core.ids import MAX_ID
@@ -93,3 +94,12 @@ class Listing:
     def find(self, seen: Seen, name: str) -> Any:
         """Return the item with this name, or None."""
         return next(iter(self.read(seen, name=name).results), None)
+
+
+def list_of(item: type[Shape], name: str, says: str, *, is_paged: bool = True) -> type[Shape]:
+    """Return the shape of a list of these items, or of a page of it; `name` and `says` are those of its schema."""
+    names: dict[str, Any] = {
+        "results": GenericAlias(list, (item,)),
+        **({"next_cursor": str | None} if is_paged else {}),
+    }
+    return type(name, (Shape,), {"__doc__": says, "__annotations__": names})

@@ -14,7 +14,7 @@ from durable.inspection.actions import ActionCriteria, detail_without_runs, sear
 from durable.inspection.bulks import BulkSummary
 from durable.inspection.bulks import Refusals as RefusedRuns
 from durable.inspection.pagination import cursor_of, moment_key_of
-from durable.listings.listing import Filter, Listing, Page
+from durable.listings.listing import Filter, Listing, Page, list_of
 from durable.listings.shapes import Seen, Shape, data_of, field
 from durable.operations.audit import PERMISSIONS, SOURCES
 
@@ -40,13 +40,6 @@ class OperatorAction(Shape):
         help="The bulk that it is a part of; empty if there is none, or one of another user where a user may see some "
         "runs only.",
     )
-
-
-class OperatorActionPage(Shape):
-    """A page of the audit log, the newest first."""
-
-    results: list[OperatorAction]
-    next_cursor: str | None
 
 
 def _actions(
@@ -79,7 +72,7 @@ def _behind(cursor: str | None) -> Q:
 ACTIONS: Final = Listing(
     name="operator_actions",
     item=OperatorAction,
-    page=OperatorActionPage,
+    page=list_of(OperatorAction, "OperatorActionPage", "A page of the audit log, the newest first."),
     read=_actions,
     is_paged=True,
     filters=(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from durable.inspection.pagination import cursor_of, moment_key_of
 from durable.inspection.run_rules import asked_of, existing_among
-from durable.listings.listing import Listing, Page
+from durable.listings.listing import Listing, Page, list_of
 from durable.listings.shapes import Seen, Shape, field
 from durable.operations import people
 from durable.operations.asked_forms import fields_of
@@ -40,13 +40,6 @@ class Question(Shape):
     claimed_by: str = field(help="Who has taken it; empty for nobody.")
     asked_at: datetime
     expires_at: datetime | None
-
-
-class QuestionPage(Shape):
-    """Questions, the oldest first."""
-
-    results: list[Question]
-    next_cursor: str | None
 
 
 class Choice(Shape):
@@ -125,7 +118,7 @@ def _questions(seen: Seen, *, limit: int, cursor: str | None = None, by: Any = N
 QUESTIONS: Final = Listing(
     name="questions",
     item=Question,
-    page=QuestionPage,
+    page=list_of(Question, "QuestionPage", "Questions, the oldest first."),
     read=_questions,
     is_paged=True,
     about="questions",

@@ -43,7 +43,7 @@ from durable.inspection.runs import RunCriteria, list_runs, parse_search, settle
 from durable.inspection.schedules import tick_of
 from durable.inspection.shown import ShownStatus, statuses_of
 from durable.inspection.undone import is_undone
-from durable.listings.listing import Filter, Listing, Page
+from durable.listings.listing import Filter, Listing, Page, list_of
 from durable.listings.shapes import Seen, Shape, field
 from durable.models import Run as RunRow
 from durable.models.subjects import read_subject
@@ -541,13 +541,6 @@ class Child(Shape):
     )
 
 
-class ChildPage(Shape):
-    """A page of children. More may follow at `next_cursor` even if this page is short."""
-
-    results: list[Child]
-    next_cursor: str | None
-
-
 def _children(
     seen: Seen,
     *,
@@ -572,7 +565,9 @@ CHILDREN: Final = Listing(
     name="children",
     of_run=True,
     item=Child,
-    page=ChildPage,
+    page=list_of(
+        Child, "ChildPage", "A page of children. More may follow at `next_cursor` even if this page is short."
+    ),
     read=_children,
     about="runs",
     is_paged=True,

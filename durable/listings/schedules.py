@@ -7,7 +7,7 @@ from typing import Final
 
 from durable.inspection.pagination import cursor_of, key_of
 from durable.inspection.schedules import list_schedules, ticks_of
-from durable.listings.listing import Filter, Listing, Page
+from durable.listings.listing import Filter, Listing, Page, list_of
 from durable.listings.shapes import Seen, Shape, field
 from durable.models import Tick as TickRow
 from durable.operations.schedules.verbs import revision_of
@@ -54,13 +54,6 @@ class ScheduleDetail(Schedule):
     ticks: list[Tick] = field(lambda each, _seen: ticks_of(each.schedule))
 
 
-class SchedulePage(Shape):
-    """Schedules by name."""
-
-    results: list[Schedule]
-    next_cursor: str | None
-
-
 class Backfill(Shape):
     """The runs that a backfill starts or has started."""
 
@@ -80,7 +73,7 @@ def _schedules(seen: Seen, *, workflow: str, limit: int, cursor: str | None = No
 SCHEDULES: Final = Listing(
     name="schedules",
     item=Schedule,
-    page=SchedulePage,
+    page=list_of(Schedule, "SchedulePage", "Schedules by name."),
     read=_schedules,
     is_paged=True,
     about="schedules",

@@ -12,7 +12,7 @@ from durable.inspection.causes import list_causes
 from durable.inspection.limits import list_limits, list_rates
 from durable.inspection.queues import list_queues
 from durable.inspection.workers import worker_overview
-from durable.listings.listing import Listing, Page
+from durable.listings.listing import Listing, Page, list_of
 from durable.listings.shapes import Seen, Shape, field
 from durable.models import Run
 from durable.operations import holds, limits, rates
@@ -188,13 +188,6 @@ class Activity(Shape):
     )
 
 
-class ActivityList(Shape):
-    """A page of what runs now."""
-
-    results: list[Activity]
-    next_cursor: str | None
-
-
 class Stack(Shape):
     """The stack of a running step, as its worker has answered."""
 
@@ -221,11 +214,12 @@ def _running_of_run(seen: Seen, *, run: Run) -> Page:
     return Page(results=steps, seen=seen.more(_SeenSteps, saved=saved))
 
 
+_ACTIVITIES: Final = list_of(Activity, "ActivityList", "A page of what runs now.")
 RUNNING: Final = Listing(
     name="running_steps",
     word="running",
     item=Activity,
-    page=ActivityList,
+    page=_ACTIVITIES,
     read=_running,
     is_paged=True,
     about="runs",
@@ -236,7 +230,7 @@ RUNNING_OF_RUN: Final = Listing(
     word="running",
     of_run=True,
     item=Activity,
-    page=ActivityList,
+    page=_ACTIVITIES,
     read=_running_of_run,
     about="runs",
     over_rest="Return those that have run for more than a second, the oldest first; at most 200.",
@@ -264,12 +258,6 @@ class Limit(Shape):
     is_overridden: bool = field(help="Whether an operator has set the number.")
     keys: list[LimitKey] = field(help="The keys with the longest lines first; at most 100.")
     revision: str = field(lambda limit, _seen: limits.revision_of(limit.at_once), help=OF_VERB)
-
-
-class LimitList(Shape):
-    """All limits."""
-
-    results: list[Limit]
 
 
 class RateKey(Shape):
@@ -309,16 +297,10 @@ class Rate(Shape):
     )
 
 
-class RateList(Shape):
-    """All rates."""
-
-    results: list[Rate]
-
-
 LIMITS: Final = Listing(
     name="limits",
     item=Limit,
-    page=LimitList,
+    page=list_of(Limit, "LimitList", "All limits.", is_paged=False),
     read=lambda seen, name="": Page(results=list_limits(name, seen.within)),
     over_rest="Return the limits: how many slots are held of each key, how many runs wait, and since when.",
     one_over_rest="Return a limit: how many slots are held of each key, how many runs wait, and since when.",
@@ -327,7 +309,7 @@ LIMITS: Final = Listing(
 RATES: Final = Listing(
     name="rates",
     item=Rate,
-    page=RateList,
+    page=list_of(Rate, "RateList", "All rates.", is_paged=False),
     read=lambda seen, name="": Page(results=list_rates(seen.now, name, seen.within)),
     over_rest="Return the rates of limits: until when they are reserved, how many attempts wait, and what is closed.",
     one_over_rest="Return the rate of a limit: until when it is reserved, how many attempts wait, and what is closed.",
@@ -365,12 +347,6 @@ class Cause(Shape):
     noted_by: str
 
 
-class CauseList(Shape):
-    """The causes of failed and held runs, at most 50."""
-
-    results: list[Cause]
-
-
 def _causes(seen: Seen, *, muted: bool | None = None) -> Page:
     return Page(results=list_causes(seen.now, muted=muted, within=seen.within))
 
@@ -378,7 +354,7 @@ def _causes(seen: Seen, *, muted: bool | None = None) -> Page:
 CAUSES: Final = Listing(
     name="causes",
     item=Cause,
-    page=CauseList,
+    page=list_of(Cause, "CauseList", "The causes of failed and held runs, at most 50.", is_paged=False),
     read=_causes,
     about="runs",
     over_rest="Return the causes of failed and held runs, muted ones too, the one with the newest failure first.",
