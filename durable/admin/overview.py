@@ -229,9 +229,9 @@ def bulk_url(verb: str, query: str, site: str = "admin", options: Mapping[str, i
     return reverse("admin:durable_run_bulk", current_app=site) + _bulk_query(verb, query, options)
 
 
-def children_url(parent: str, site: str = "admin", group: str = "") -> str:
-    """Return the address of the confirmation that recovers a run's failed children, of one group or all."""
-    given = {"verb": "recover", "children_of": parent, **({"group": group} if group else {})}
+def children_url(parent: str, site: str = "admin") -> str:
+    """Return the address of the confirmation that recovers a run's failed children."""
+    given = {"verb": "recover", "children_of": parent}
     return f"{reverse('admin:durable_run_bulk', current_app=site)}?{urlencode(given)}"
 
 

@@ -91,24 +91,21 @@ def _shown(text: str, *, isolates: bool) -> str:
 CHUNK: Final = 512 * 1024  # characters in memory at a time
 
 
-def streamed(request: HttpRequest, pieces: Iterator[str], content_type: str) -> HttpResponseBase:
-    """Return the text as a response: streamed if it is longer than two chunks, else whole.
+def downloaded(request: HttpRequest, pieces: Iterator[str], filename: str) -> HttpResponseBase:
+    """Return JSON text as a file, which is written while it is sent if it is longer than two chunks.
 
     An error in the first two chunks is raised here; a later error can only truncate the text.
     """
     chunks = _chunks(pieces)
     begin = [each for each in (next(chunks, ""), next(chunks, "")) if each]
+    response: HttpResponseBase
     if len(begin) < 2:
-        return HttpResponse("".join(begin), content_type=content_type)
-    text = chain(begin, chunks)
-    # Under ASGI Django would read all of a synchronous iterator into memory before it sends anything.
-    body = _from_thread(text) if isinstance(request, ASGIRequest) else text
-    return StreamingHttpResponse(body, content_type=content_type)
-
-
-def downloaded(request: HttpRequest, pieces: Iterator[str], filename: str) -> HttpResponseBase:
-    """Return JSON text as a file that is written while it is sent."""
-    response = streamed(request, pieces, "application/json")
+        response = HttpResponse("".join(begin), content_type="application/json")
+    else:
+        text = chain(begin, chunks)
+        # Under ASGI Django would read all of a synchronous iterator into memory before it sends anything.
+        body = _from_thread(text) if isinstance(request, ASGIRequest) else text
+        response = StreamingHttpResponse(body, content_type="application/json")
     response["Cache-Control"] = "no-store"
     response["X-Content-Type-Options"] = "nosniff"
     disposition = content_disposition_header(as_attachment=True, filename=filename)

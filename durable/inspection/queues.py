@@ -180,7 +180,8 @@ def list_queues(
     paused = paused_queues()
     states = {each.name: each for each in workers.queues}
     for each in paused if within is None else ():
-        states.setdefault(each, _unknown(each))
+        unknown = QueueState(name=each, workers=0, is_known=False, has_runs=False, has_workflows=False)
+        states.setdefault(each, unknown)
     chosen = [each for each in states.values() if name in (None, each.name)]
     if not chosen:
         return []
@@ -218,7 +219,3 @@ def _rates(runs: QuerySet[Any], column: str, now: datetime) -> dict[str, float]:
     covered = now - moment_of(rows[-1][1]) if len(rows) >= SAMPLE else WINDOW
     minutes = max(covered.total_seconds(), 1.0) / 60
     return {unpack(queue): number / minutes for queue, number in Counter(queue for queue, _ in rows).items()}
-
-
-def _unknown(name: str) -> QueueState:
-    return QueueState(name=name, workers=0, is_known=False, has_runs=False, has_workflows=False)

@@ -64,7 +64,8 @@ def restored_database(now: datetime, within: RunQuerySet | None = None) -> Resto
     until = mark.at if is_behind and mark is not None else now
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     queues = runtime.current().store.due_queues(until)
-    due = [_due(runs, queue, until).order_by("wake_at", "id") for queue in queues]
+    waiting = runs.filter(wake_at__isnull=False, wake_at__lte=until).exclude(state=RunState.PAUSED.value)
+    due = [waiting.filter(queue=queue).order_by("wake_at", "id") for queue in queues]
     opened = count_capped([runs.filter(state=state).newest_first() for state in _OPEN], CAP)
     first = sorted((run for each in due for run in each[:SHOWN]), key=lambda run: (run.wake_at or until, run.id))
     return RestoredDatabase(
@@ -89,8 +90,3 @@ def restored_database(now: datetime, within: RunQuerySet | None = None) -> Resto
         decided_at=None if row is None else row.decided_at,
         revision=marks.revision_of(row),
     )
-
-
-def _due(runs: RunQuerySet, queue: str, until: datetime) -> RunQuerySet:
-    waiting = runs.filter(queue=queue, wake_at__isnull=False, wake_at__lte=until)
-    return waiting.exclude(state=RunState.PAUSED.value)

@@ -316,11 +316,11 @@ def checked_tags(tags: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]
     return found
 
 
-def names_of_tags(most: int = MOST_NAMES) -> list[str]:
-    """Return the names of tags that runs have, at most `most` of them; a statement for each, along the index."""
+def names_of_tags() -> list[str]:
+    """Return the names of tags that runs have, at most `MOST_NAMES`; a statement for each, along the index."""
     found: list[str] = []
     rows = RunTag.objects.using(read_alias()).order_by("name").values_list("name", flat=True)
-    while len(found) < most:
+    while len(found) < MOST_NAMES:
         name = (rows.filter(name__gt=found[-1]) if found else rows).first()
         if name is None:
             break

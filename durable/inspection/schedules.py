@@ -141,10 +141,10 @@ def troubled_ticks(now: datetime, since: datetime) -> tuple[QuerySet[Any], Query
     )
 
 
-def gone_schedules(most: int = 10) -> list[str]:
-    """Return the names of schedules that the code no longer has; each is paused."""
+def gone_schedules() -> list[str]:
+    """Return the names of the first ten schedules that the code no longer has; each is paused."""
     found = Schedule.objects.using(read_alias()).filter(gone_at__isnull=False).order_by("name")
-    return list(found.values_list("name", flat=True)[:most])
+    return list(found.values_list("name", flat=True)[:10])
 
 
 def count_ticks(outcome: str, since: datetime) -> TickCounts:

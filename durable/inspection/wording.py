@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext, ngettext, pgettext_lazy
@@ -183,40 +184,22 @@ def cause_in_words(place: str, error_type: str) -> str:
     return f"{display_place(place) or gettext('Code of the workflow itself')} · {error_type}"
 
 
-def state_in_words(name: str) -> str:
-    """Return the state of a run or a message, or the status of an entry, in words."""
-    return _in_words(_STATES, name)
+def _in_words(words: Mapping[str, StrPromise], name: str) -> str:
+    found = words.get(name)
+    return name.replace("_", " ") if found is None else str(found)
 
 
-def kind_in_words(name: str) -> str:
-    """Return the kind of an entry in words."""
-    return _in_words(_KINDS, name)
-
-
-def verb_in_words(name: str) -> str:
-    """Return a verb of the audit log in words."""
-    return _in_words(_VERBS, name)
+state_in_words: Final = partial(_in_words, _STATES)  # of a run or a message; also the status of an entry
+kind_in_words: Final = partial(_in_words, _KINDS)  # of an entry
+verb_in_words: Final = partial(_in_words, _VERBS)  # of the audit log
+outcome_in_words: Final = partial(_in_words, _OUTCOMES)  # of an action
+source_in_words: Final = partial(_in_words, _SOURCES)  # the surface from which an action came
 
 
 def verb_title(name: str) -> str:
     """Return a verb of the audit log in words, with a capital letter first."""
     words = verb_in_words(name)
     return words[:1].upper() + words[1:]
-
-
-def outcome_in_words(name: str) -> str:
-    """Return the outcome of an action in words."""
-    return _in_words(_OUTCOMES, name)
-
-
-def source_in_words(name: str) -> str:
-    """Return the surface from which an action came in words."""
-    return _in_words(_SOURCES, name)
-
-
-def _in_words(words: Mapping[str, StrPromise], name: str) -> str:
-    found = words.get(name)
-    return name.replace("_", " ") if found is None else str(found)
 
 
 MOST: Final = 800  # characters of a divergence in an explanation, so that its advice at the end stays visible
