@@ -6,7 +6,9 @@ Views take `AdminPages`. They do not import `RunAdmin`, which routes requests to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
@@ -70,9 +72,22 @@ def posted(request: HttpRequest) -> QueryDict | None:
     return request.POST if request.method == "POST" else None
 
 
+_moment: ContextVar[datetime | None] = ContextVar("durable_moment_of_page", default=None)
+
+
+@contextmanager
+def at_one_moment() -> Iterator[None]:
+    """Inside, `now` stands still: a page finds the times that its sentences name by the moment of these sentences."""
+    token = _moment.set(runtime.current().now())
+    try:
+        yield
+    finally:
+        _moment.reset(token)
+
+
 def now() -> datetime:
-    """Return the time by the clock of the active runtime."""
-    return runtime.current().now()
+    """Return the moment of the page, or the time by the clock of the active runtime outside of `at_one_moment`."""
+    return _moment.get() or runtime.current().now()
 
 
 def find(request: HttpRequest, key: str) -> Run:

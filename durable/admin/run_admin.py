@@ -26,6 +26,7 @@ from durable.admin import (
     list_page,
     messages_page,
     overview,
+    pages,
     payload_page,
     queues_page,
     replay_page,
@@ -170,7 +171,7 @@ class RunAdmin(AdminPages, access.ReadOnly, _ModelAdmin):
         def come(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):
                 messages.warning(request, _("Your session has ended. Nothing was done: log in, and do it again."))
-            with viewers_zone(request):
+            with viewers_zone(request), pages.at_one_moment():
                 return guarded(request, *args, **kwargs)
 
         return update_wrapper(come, view)

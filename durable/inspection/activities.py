@@ -114,7 +114,7 @@ def usual_durations(
     return found
 
 
-def _sampled_runs(workflows: Sequence[str], within: RunQuerySet | None = None) -> list[list[str]]:
+def _sampled_runs(workflows: Sequence[str], within: RunQuerySet | None) -> list[list[str]]:
     """Return the ids of runs of each workflow, at most three times `RUNS` for each of its names; one statement."""
     newest: list[QuerySet[Any]] = []
     of_workflow: list[int] = []  # its position in `workflows`, for each of the querysets

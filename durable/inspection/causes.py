@@ -663,7 +663,7 @@ class Repeated:
         return text % {"number": thousands(self.number)}
 
 
-def runs_that_repeat(run: Run, within: RunQuerySet | None = None) -> Sequence[Run]:
+def runs_that_repeat(run: Run, within: RunQuerySet | None) -> Sequence[Run]:
     """Return the newest runs that repeat a failed run. One statement; none for a run that has not failed."""
     if run.state != RunState.FAILED:
         return []
@@ -672,7 +672,7 @@ def runs_that_repeat(run: Run, within: RunQuerySet | None = None) -> Sequence[Ru
     return sorted(found[: _MOST_SHOWN * 10], key=lambda each: (each.created_at, each.id), reverse=True)[:_MOST_SHOWN]
 
 
-def count_repeated(selection: Any, states: frozenset[str], within: RunQuerySet | None = None) -> Repeated | None:
+def count_repeated(selection: Any, states: frozenset[str], within: RunQuerySet | None) -> Repeated | None:
     """Count the failed runs of a selection that other runs have repeated; None for none, or if `states` lack failed.
 
     Looks at the first 1,000 failed runs along each index that the selection follows: one statement for each.

@@ -381,7 +381,7 @@ def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
     return ""
 
 
-def turn_note(run: Run, within: RunQuerySet | None = None) -> str | None:
+def turn_note(run: Run, within: RunQuerySet | None) -> str | None:
     """Say what a child waits for that has not had its turn; None for any other run.
 
     With `within`, the runs that a reader may see, neither its parent nor the number of other children is mentioned.

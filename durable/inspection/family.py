@@ -302,7 +302,7 @@ _CAP: Final = 1_000
 _ENDING: Final = tuple(each.value for each in (*ENDED, RunState.ROLLING_BACK))
 
 
-def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
+def children_left_note(run: Run, within: RunQuerySet | None) -> str:
     """Say how many children of an ended run are still to be cancelled; "" for none.
 
     "" too for a run that was read without its `cascade`. One query, a count that stops at 1,000, if some are left; else
@@ -327,7 +327,7 @@ def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
 _GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
 
 
-def pause_note(run: Run, within: RunQuerySet | None = None) -> str:
+def pause_note(run: Run, within: RunQuerySet | None) -> str:
     """Say that the open children of a run continue while it is paused; "" without any. One look at an index, or two."""
     if not _has_children(run):
         return ""
@@ -422,7 +422,7 @@ class LaterRecoveries:
         return self.newest.created_at
 
 
-def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecoveries | None:
+def recovered_later(run: Run, within: RunQuerySet | None) -> LaterRecoveries | None:
     """Return the later recoveries among the first 10,000 children of an ended run; None for none.
 
     One statement, three more for a run with children that were ever recovered; none for an open run. `within` limits

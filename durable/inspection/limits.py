@@ -265,7 +265,7 @@ class SlotTroubles:
     idle: list[OldSlot]
 
 
-def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroubles:
+def slot_troubles(now: datetime, within: RunQuerySet | None) -> SlotTroubles:
     """Return the problems with the limits' slots at `now`, for the runs `within`.
 
     A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken.

@@ -472,7 +472,7 @@ class FormerMessage:
     body: str
 
 
-def former_messages(run: Run, queues: Iterable[str], within: RunQuerySet | None = None) -> list[FormerMessage]:
+def former_messages(run: Run, queues: Iterable[str], within: RunQuerySet | None) -> list[FormerMessage]:
     """Return the newest message of each of these queues whose body fits into JSON and is not redacted.
 
     Searches this run and the newest runs of its workflow; five statements. Show it to users with `view_payload`.

@@ -82,7 +82,7 @@ _CAP: Final = 1_000
 _PENDING: Final = MessageState.PENDING.value
 
 
-def messages_left_note(run: Run, within: RunQuerySet | None = None) -> str:
+def messages_left_note(run: Run, within: RunQuerySet | None) -> str:
     """Say how many messages an ended run never received, and which run has taken over others; "" for none.
 
     For a run to which messages were sent two queries, none for any other. `within` limits the other run.

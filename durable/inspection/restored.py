@@ -56,7 +56,7 @@ class RestoredDatabase:
     revision: str
 
 
-def restored_database(now: datetime, within: RunQuerySet | None = None) -> RestoredDatabase:
+def restored_database(now: datetime, within: RunQuerySet | None) -> RestoredDatabase:
     """Return what is known of the database beside its mark, and of the runs that it concerns."""
     found = marks.look()
     row, mark = found.row, found.mark

@@ -451,7 +451,7 @@ def workflow_stats(names: Sequence[str], within: RunQuerySet | None = None) -> W
     )
 
 
-def workflow_causes(names: Sequence[str], within: RunQuerySet | None = None) -> list[tuple[Cause, int]]:
+def workflow_causes(names: Sequence[str], within: RunQuerySet | None) -> list[tuple[Cause, int]]:
     """Return the causes of the newest `SAMPLE` failed runs of the workflow with these names; three statements.
 
     The commonest first, with their numbers. `within` limits the runs, for example to those a user sees.

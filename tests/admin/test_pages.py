@@ -6,6 +6,8 @@ import base64
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
 
 import pytest
 import redis
@@ -15,7 +17,7 @@ from django.test import Client
 from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from durable import get_run
+from durable import get_run, runtime
 from durable.checks.configuration import check_redaction
 from durable.models import Entry, Run
 from durable.notifier import notify
@@ -52,6 +54,21 @@ def test_a_user_with_all_permissions_sees_each_page(failed: Run, operator: Clien
     response = operator.get(address(name))
     assert response.status_code == 200, response.content.decode()[:3000]
     assert "Content-Security-Policy" in response
+
+
+def test_a_page_that_takes_seconds_finds_the_time_in_its_sentence(stage: Stage, failed: Run, operator: Client) -> None:
+    stage.advance(minutes=5)
+
+    def later() -> datetime:
+        stage.advance(seconds=1)
+        return stage.now
+
+    slow = replace(runtime.current(), now=later)
+    runtime.activate(slow)
+    page = operator.get(url("change", "run")).content.decode()
+    runtime.deactivate(slow)
+    [headline] = re.findall("<h1.*?</h1>", page)
+    assert 'data-durable-relative="2">5 m 1 s ago</span>' in headline
 
 
 def test_the_app_is_not_even_named_to_others(failed: Run, log_in: LogIn) -> None:
