@@ -8,7 +8,6 @@ omits `select_for_update` there.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -21,14 +20,12 @@ from django.db.models import Count, Exists, OuterRef, Q
 
 from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
-from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
+from durable.core.limits.slot_records import Admission, SlotWant
 from durable.core.location import EVENT_QUEUES
-from durable.core.new_runs import LOADED, Subject, key_of
+from durable.core.new_runs import LOADED
 from durable.core.people import ASK
 from durable.core.records import (
-    ENDED,
     ActionRecord,
-    AskedOfActivity,
     AttemptRecord,
     AwaitedEvent,
     Batch,
@@ -39,23 +36,16 @@ from durable.core.records import (
     EntryKind,
     EntryRecord,
     EntryStatus,
-    EventRecord,
     EventsDropped,
     FailureRecord,
     GroupChange,
     HeldOver,
     HoldKind,
-    KeyedSend,
-    KeyRecord,
     LinkClosed,
     LinkOpened,
-    LinkRecord,
     Message,
-    OutgoingMessage,
     QuestionAsked,
     QuestionClosed,
-    QuestionRecord,
-    QuestionsSought,
     RunChange,
     RunRecord,
     RunState,
@@ -68,7 +58,7 @@ from durable.core.records import (
 from durable.core.records import Hold as HoldRecord
 from durable.core.summary import Summary, SummaryKind
 from durable.core.time_limits import History, RunLimits
-from durable.core.transitions import moved, paused_at_once, resumed
+from durable.core.transitions import paused_at_once, resumed
 from durable.models import (
     Attempt,
     Child,
@@ -87,23 +77,35 @@ from durable.models import (
 )
 from durable.models.renames import learn_names, learn_queues
 from durable.store import ends
-from durable.store.base import ChildIdTaken, ChildKeyTaken
-from durable.store.rules import families, lines, row_rules
+from durable.store.base import ChildIdTaken
+from durable.store.rules import families, row_rules
 from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
-from durable.store.tables import activities, events, keys, links, people, ranks, slots, surveys
-from durable.store.tables import subjects as side_subjects
-from durable.store.tables import tags as side_tags
+from durable.store.tables import AT_ONCE, ranks, slots, surveys
+from durable.store.tables.activities import DatabaseActivities
+from durable.store.tables.descriptions import DatabaseDescriptions, with_descriptions
+from durable.store.tables.events import DatabaseEvents
 from durable.store.tables.families import DatabaseFamilies
+from durable.store.tables.keys import DatabaseKeys
+from durable.store.tables.people import DatabaseLinks, DatabaseQuestions
 from durable.store.tables.rates import DatabaseRates
 from durable.store.tables.rows import ATTEMPT, CHILD, ENTRY, ENTRY_LOOKUPS, MESSAGE, METADATA, RUN
+from durable.store.tables.slots import DatabaseLimits
 from durable.store.tables.surveys import RowSurveyor
-from durable.store.transactions import RowsLocked, committed_or_raised, or_locked
-
-_AT_ONCE: Final = 1_000  # rows of one statement
+from durable.store.transactions import RowsLocked, committed_or_raised
 
 
-class DatabaseStore(RateStore, FamilyStore):
+class DatabaseStore(
+    RateStore,
+    FamilyStore,
+    DatabaseKeys,
+    DatabaseLimits,
+    DatabaseDescriptions,
+    DatabaseActivities,
+    DatabaseEvents,
+    DatabaseLinks,
+    DatabaseQuestions,
+):
     """A `Store` on a Django database, without the statements that differ between the databases."""
 
     def __init__(self, alias: str) -> None:
@@ -115,10 +117,6 @@ class DatabaseStore(RateStore, FamilyStore):
         return committed_or_raised(self.alias)
 
     # -- to be implemented by a subclass
-
-    @abstractmethod
-    def _begin_to_write(self) -> None:
-        """Prepare a transaction that reads first to write later. Only a database without row locks needs this."""
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -140,13 +138,6 @@ class DatabaseStore(RateStore, FamilyStore):
         """
 
     @abstractmethod
-    def _lock_run(self, run_id: str, *, wait: bool = True) -> RunRecord | None:
-        """Return the run's row, locked until the transaction ends; None if there is none.
-
-        Without `wait`, also None if another transaction has locked it.
-        """
-
-    @abstractmethod
     def _write_change(self, before: RunRecord, after: RunRecord, change: RunChange) -> None:
         """Write the row of a locked run, and its entries and messages of the change."""
 
@@ -162,29 +153,20 @@ class DatabaseStore(RateStore, FamilyStore):
         """
 
     @abstractmethod
-    def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]: ...
-
-    @abstractmethod
     def load(self, run_id: str) -> History: ...
-
-    @abstractmethod
-    def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]: ...
 
     # -- verbs
 
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
         first = {run.id: run for run in reversed(runs)}
         ranked = ranks.with_ranking(first[run_id] for run_id in dict.fromkeys(run.id for run in runs))
-        tagged = side_tags.with_tags(first.values())
-        about = side_subjects.with_subjects(first.values())
-        with transaction.atomic(using=self.alias) if ranked or tagged or about else nullcontext():
+        described = with_descriptions(first.values())
+        with transaction.atomic(using=self.alias) if ranked or described else nullcontext():
             taken, held = self._insert([first[run_id] for run_id in sorted(first)])
             for ranking, group in ranks.grouped([run for run in ranked if run.id not in taken]):
                 self._rank(group, ranking, max(run.created_at for run in group))  # of many, each has its own
-            if tagged:
-                side_tags.put(self.alias, [run for run in tagged if run.id not in taken])
-            if about:
-                side_subjects.put(self.alias, [run for run in about if run.id not in taken])
+            if described:
+                self._describe([run for run in described if run.id not in taken])
         new = first.keys() - taken.keys()
         for run_id, summary in held.items():
             first[run_id] = self._as_held(first[run_id], summary)
@@ -221,6 +203,7 @@ class DatabaseStore(RateStore, FamilyStore):
 
             change = decide(row_rules.copied(run), entries)
             after = row_rules.after_change(run, change)
+            now = after.wake_at or after.created_at
             if run.parent_id is not None:
                 after = families.held_back(self._families, run, after, after.created_at)
             self._write_change(run, after, change)
@@ -231,9 +214,9 @@ class DatabaseStore(RateStore, FamilyStore):
             if change.is_held_over:
                 Failure.held_no_more(self.alias, run_id)
             if row_rules.is_reopened(run, after):
-                keys.open_again(self.alias, run_id)
+                self._open_key_again(run_id)
                 if history is None or any(ASK in each.data for each in history):
-                    people.open_again(self.alias, run_id)
+                    self._open_questions_again(run_id)
                 self._renew_limits(run_id, after)
             if change.dropped_children:
                 assert after.wake_at is not None, "a change that drops children makes the run due"
@@ -241,21 +224,21 @@ class DatabaseStore(RateStore, FamilyStore):
             for group_change in row_rules.group_changes(change):
                 families.mark(self._families, run_id, group_change)
             if change.dropped_groups:
-                self._end_dropped(after, after.wake_at or after.created_at)
+                self._end_dropped(after, now)
             if change.deleted:
-                activities.forget_saves(self.alias, run_id, change.deleted)
+                self._forget_saves(run_id, [SavesForgotten(each) for each in change.deleted], now)
                 slots.forget(self.alias, run_id, change.deleted)
             if EVENT_QUEUES in run.waiting_for:
-                self._drop_events(run_id, after, change.deleted)
+                self._drop_ended_waits(after, change.deleted)
             if after.state == RunState.PAUSED:
                 slots.note_pause(self.alias, run_id)
             if after.queue != run.queue:
                 ranks.requeue(self.alias, run_id, after.queue)
                 slots.note_requeued(self.alias, run_id)
             if change.tags is not None:
-                side_tags.change(self.alias, run_id, change.tags)
+                self._change_tags(run_id, [change.tags], now)
             if change.saved:
-                activities.put_saves(self.alias, change.saved)
+                self._put_saves(run_id, change.saved, now)
             if change.retracted:
                 QueueMessage.objects.using(self.alias).filter(run_id=run_id, id__in=change.retracted).delete()
             if change.action is not None:
@@ -316,82 +299,7 @@ class DatabaseStore(RateStore, FamilyStore):
         found = Child.objects.using(self.alias).filter(run_id__in=run_ids) if run_ids else ()
         return {each.run_id: each.record for each in found}
 
-    # -- keys
-
-    def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
-        with self._writing():
-            while True:
-                if keys.take(self.alias, run.id, run.workflow, key, run.created_at):
-                    [(found, is_new)] = self.create([run])
-                    if not is_new:
-                        keys.forget(self.alias, run.id)
-                    return found, is_new
-                if (found_at := self._found_at(run, keys.holder(self.alias, run.workflow, key))) is not None:
-                    return found_at, False
-                keys.forget_deleted(self.alias, run.id)
-
-    def _found_at(self, run: RunRecord, holder: str | None) -> RunRecord | None:
-        """Return the row that has the run's id, or else the row of the key's holder; None if both are gone."""
-        found = self.get_many([each for each in (run.id, holder) if each is not None])
-        if run.id in found or holder is None:
-            return found.get(run.id)
-        if holder not in found:  # deleted while it was open
-            keys.forget(self.alias, holder)
-        return found.get(holder)
-
-    def key_holder(self, workflow: str, key: str, *, lock: bool = False) -> RunRecord | None:
-        if lock:
-            self._begin_to_write()
-        run_id = keys.holder(self.alias, workflow, key)
-        if run_id is None:
-            return None
-        if not lock:
-            run = self.get(run_id)
-            return None if run is None or run.state in ENDED else run
-        run = self._lock_run(run_id)
-        # again: it may have ended, or lost the key, before it was locked
-        return run if run is not None and keys.holder(self.alias, workflow, key) == run_id else None
-
-    def _take_keys(self, starts: Sequence[ChildStart]) -> None:
-        """Take the keys of a commit's children, in one order, before the parent is locked. Raises ChildKeyTaken.
-
-        The order matters: the end of a child frees its key and then locks its parent.
-        """
-        named = [(with_key, start.run) for start in starts if (with_key := key_of(start)) is not None]
-        keyed = [(keys.owner_of_keys(self.alias, workflow), key, run) for (workflow, key), run in named]
-        for workflow, key, run in sorted(keyed, key=lambda each: each[:2]):
-            while not keys.take(self.alias, run.id, workflow, key, run.created_at):
-                if self.get(run.id) is not None:  # by an earlier try of the commit, unless the id is another's
-                    break
-                if keys.holder(self.alias, workflow, key) is not None:
-                    raise ChildKeyTaken(run.id)
-                keys.forget_deleted(self.alias, run.id)
-
-    def free_key(self, run_id: str, *, for_good: bool) -> None:
-        (keys.forget if for_good else keys.close)(self.alias, run_id)
-
-    def move(self, run: RunRecord, *, now: datetime, wake_at: datetime, input: str | None) -> RunRecord:
-        after = replace(run, **moved(run, wake_at=wake_at, input=input))
-        with transaction.atomic(using=self.alias):
-            Run.objects.using(self.alias).filter(id=run.id).update(**row_rules.changed_columns(run, after))
-            HeldStart.objects.using(self.alias).filter(run_id=run.id).update(due_at=wake_at)
-            keys.note_move(self.alias, run.id, now)
-        return after
-
-    def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
-        return keys.of_runs(self.alias, list(run_ids)) if run_ids else {}
-
-    def note_keyed_sends(self, sends: Sequence[KeyedSend]) -> None:
-        keys.note_sends(self.alias, sends)
-
-    def keyed_sends(self, run_id: str) -> list[KeyedSend]:
-        return keys.unreceived(self.alias, run_id)
-
-    def note_follower(self, run_id: str, before: str) -> None:
-        keys.note_follower(self.alias, run_id, before)
-
-    def followed_by(self, run_id: str) -> str | None:
-        return keys.followed_by(self.alias, run_id)
+    # -- children and readers
 
     def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
         with self._writing():
@@ -439,52 +347,22 @@ class DatabaseStore(RateStore, FamilyStore):
         """Write a commit's changes of side tables, in its transaction."""
         if batch.worked is not None:
             RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(worked=batch.worked)
-        if saved := batch.of(SavedDetails):
-            activities.put_saves(self.alias, saved)
-        for change in batch.of(TagChange):
-            side_tags.change(self.alias, batch.run_id, change)
         if batch.status is not None:
             self._show_committed(batch.status)
-        if batch.of(DoubtOver):
-            RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(in_doubt=None)
-        if batch.of(HeldOver):
-            Failure.held_no_more(self.alias, batch.run_id)
-        if forgotten := batch.of(SavesForgotten):
-            activities.forget_saves(self.alias, batch.run_id, [each.location for each in forgotten])
-        if opened := batch.of(LinkOpened):
-            links.open_links(self.alias, batch.run_id, opened, batch.now)
-        if closed := batch.of(LinkClosed):
-            links.close_links(self.alias, batch.run_id, closed, batch.now)
-        if awaited := batch.of(AwaitedEvent):
-            events.put_waits(self.alias, awaited)
-        if dropped := batch.of(EventsDropped):
-            events.drop(self.alias, batch.run_id, dropped)
-        if asked := batch.of(QuestionAsked):
-            people.ask(self.alias, batch.run_id, asked, batch.now)
-        if over := batch.of(QuestionClosed):
-            people.close(self.alias, batch.run_id, over, batch.now)
+        for kind, write in WRITERS.items():
+            if changes := batch.of(kind):
+                write(self, batch.run_id, changes, batch.now)
+
+    def _end_doubt(self, run_id: str, _over: Sequence[DoubtOver], _now: datetime) -> None:
+        RunLimit.objects.using(self.alias).filter(run_id=run_id).update(in_doubt=None)
+
+    def _end_holding(self, run_id: str, _over: Sequence[HeldOver], _now: datetime) -> None:
+        Failure.held_no_more(self.alias, run_id)
 
     @abstractmethod
     def acquire(
         self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime
     ) -> Admission: ...
-
-    def set_limit(self, name: str, override: int | None) -> int | None:
-        with self._writing():
-            return slots.set_limit(self.alias, name, override)
-
-    def at_once(self, limit: str) -> int | None:
-        return slots.at_once(self.alias, limit)
-
-    def declare_limit(self, name: str, at_once: int) -> bool:
-        with self._writing():
-            return slots.declare_limit(self.alias, name, at_once)
-
-    def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
-        return slots.of_runs(self.alias, run_ids) if run_ids else []
-
-    def save_details(self, saved: Sequence[SavedDetails]) -> None:
-        activities.save(self.alias, saved)
 
     def import_history(
         self,
@@ -508,18 +386,7 @@ class DatabaseStore(RateStore, FamilyStore):
             newest = max((each.order for each in messages), default=0)
             Run.objects.using(self.alias).filter(id=run_id).update(message_count=newest)
             if tags is not None:
-                side_tags.change(self.alias, run_id, tags)
-
-    def ask_activities(
-        self, run: RunRecord, location: str, now: datetime, *, stack: bool = False, abandon: bool = False
-    ) -> list[str]:
-        return activities.ask(self.alias, run, location, now, stack=stack, abandon=abandon)
-
-    def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
-        activities.answer_stack(self.alias, asked, stack, now)
-
-    def forget_activities(self) -> None:
-        activities.forget(self.alias)
+                self._change_tags(run_id, [tags], tags.created_at)
 
     # -- holds
 
@@ -564,19 +431,6 @@ class DatabaseStore(RateStore, FamilyStore):
                     locked.append(run_id)
         return released
 
-    def give_up_idle_slots(self, now: datetime, most: int) -> list[RunRecord]:
-        idle = slots.idle(self.alias, now).order_by("run_id").values_list("run_id", flat=True).distinct()
-        given_up: list[RunRecord] = []
-        for run_id in idle[:most]:
-            with transaction.atomic(using=self.alias):
-                run = self._lock_run(run_id, wait=False)
-                if run is None or not lines.is_asleep(run, now):
-                    continue
-                slots.note_pause(self.alias, run_id)
-                Run.objects.using(self.alias).filter(id=run_id).update(wake_at=now)
-                given_up.append(replace(run, wake_at=now))
-        return given_up
-
     def _released_start(self, run_id: str, due_at: datetime) -> list[RunRecord]:
         """Resume a run that was started under a hold. Return [] if it is no longer paused because of that. Raises
         RowsLocked.
@@ -618,105 +472,11 @@ class DatabaseStore(RateStore, FamilyStore):
     def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
         return ranks.of_runs(self.alias, run_ids) if run_ids else {}
 
-    def tags(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
-        return side_tags.of_runs(self.alias, run_ids, at_start=at_start) if run_ids else {}
-
-    def subjects(self, run_ids: Sequence[str]) -> dict[str, list[Subject]]:
-        return side_subjects.of_runs(self.alias, run_ids) if run_ids else {}
-
-    def to_cancel(self, model: str, keys: Sequence[str]) -> dict[str, list[str]]:
-        return side_subjects.to_cancel(self.alias, model, keys)
-
     def learn_names(self) -> None:
         learn_names(self.alias)
 
     def learn_queues(self) -> None:
         learn_queues(self.alias)
-
-    # -- links
-
-    def link(self, token_hash: str) -> LinkRecord | None:
-        return links.find(self.alias, token_hash)
-
-    def links(self, run_id: str) -> list[LinkRecord]:
-        return links.of_run(self.alias, run_id)
-
-    def is_link_open(self, link: LinkRecord) -> bool:
-        return links.is_in_history(self.alias, link)
-
-    def use_link(self, link: LinkRecord, message_id: str, now: datetime) -> None:
-        links.use(self.alias, link, message_id, now)
-
-    # -- events
-
-    def put_event(self, event: EventRecord) -> tuple[EventRecord, bool]:
-        with self._writing():
-            return events.put(self.alias, event)
-
-    def newest_event(self, name: str, key: str) -> int:
-        return events.newest(self.alias, name, key)
-
-    def event_wait(self, wait_id: str) -> AwaitedEvent | None:
-        return events.find(self.alias, wait_id)
-
-    def due_event(self, wait: AwaitedEvent, before: datetime | None = None) -> EventRecord | None:
-        return events.due(self.alias, wait, before)
-
-    def deliver(
-        self,
-        event: EventRecord,
-        most: int,
-        message_of: Callable[[EventRecord, AwaitedEvent], OutgoingMessage],
-        wait_id: str | None = None,
-    ) -> tuple[int, frozenset[str]]:
-        with or_locked(), self._writing():
-            taken = events.take(self.alias, event, most, wait_id)
-            if not taken:
-                return 0, frozenset()
-            given = [(event, each) for each in taken] if wait_id else events.given(self.alias, event, taken)
-            for number, each in Counter(first.number for first, _ in given).items():
-                events.count(self.alias, number, each)
-            _, queues = self.send([message_of(first, each) for first, each in given])
-            return len(taken), queues
-
-    def close_event(self, event: EventRecord) -> bool:
-        return events.close(self.alias, event)
-
-    def open_events(self, most: int) -> list[EventRecord]:
-        return events.still_open(self.alias, most)
-
-    def forget_events(self, before: datetime, most: int) -> int:
-        return events.forget(self.alias, before, most)
-
-    def _drop_events(self, run_id: str, after: RunRecord, deleted: Sequence[str]) -> None:
-        """End the waits for events that a verb ends: all at the run's end, or those whose entries it deletes."""
-        if after.state in ENDED or after.state == RunState.ROLLING_BACK:
-            events.drop(self.alias, run_id, [EventsDropped()])
-        elif deleted:
-            events.drop_at(self.alias, run_id, deleted)
-
-    # -- questions to people
-
-    def question(self, question_id: str) -> QuestionRecord | None:
-        return people.find(self.alias, question_id)
-
-    def questions(self, run_ids: Sequence[str]) -> list[QuestionRecord]:
-        return people.of_runs(self.alias, run_ids)
-
-    def open_questions(self, sought: QuestionsSought, most: int) -> list[QuestionRecord]:
-        return people.open_ones(self.alias, sought, most)
-
-    def awaited_questions(self, questions: Sequence[QuestionRecord]) -> set[str]:
-        return people.waiting(self.alias, questions)
-
-    def put_question(self, question: QuestionRecord) -> None:
-        people.put(self.alias, question)
-
-    def due_questions(self, now: datetime, most: int) -> list[QuestionRecord]:
-        return people.due(self.alias, now, most)
-
-    def close_questions(self, now: datetime, most: int) -> int:
-        return people.close_over(self.alias, now, most)
 
     # -- the audit log
 
@@ -736,7 +496,7 @@ class DatabaseStore(RateStore, FamilyStore):
             return True
 
     def _bulk_create(self, model: Any, rows: Sequence[Any]) -> None:
-        model.objects.using(self.alias).bulk_create(rows, batch_size=_AT_ONCE)
+        model.objects.using(self.alias).bulk_create(rows, batch_size=AT_ONCE)
 
     # -- reading
 
@@ -821,6 +581,22 @@ def entry_keys(alias: str, run_id: str, rows: Sequence[Entry]) -> dict[str, int]
     if all(row.pk is not None for row in rows):
         return {row.location: row.pk for row in rows}
     found = Entry.objects.using(alias).filter(run_id=run_id)
-    if len(rows) < _AT_ONCE:  # more are most of the history
+    if len(rows) < AT_ONCE:  # more are most of the history
         found = found.filter(location__in=[row.location for row in rows])
     return dict(found.values_list("location", "id"))
+
+
+#: How the changes of a commit are written that have their own table or statement, in this order.
+WRITERS: Final[dict[type[Any], Callable[[Any, str, Any, datetime], None]]] = {
+    SavedDetails: DatabaseStore._put_saves,
+    TagChange: DatabaseStore._change_tags,
+    DoubtOver: DatabaseStore._end_doubt,
+    HeldOver: DatabaseStore._end_holding,
+    SavesForgotten: DatabaseStore._forget_saves,
+    LinkOpened: DatabaseStore._open_links,
+    LinkClosed: DatabaseStore._close_links,
+    AwaitedEvent: DatabaseStore._put_waits,
+    EventsDropped: DatabaseStore._drop_waits,
+    QuestionAsked: DatabaseStore._ask,
+    QuestionClosed: DatabaseStore._close_asked,
+}

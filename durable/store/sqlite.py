@@ -69,7 +69,7 @@ from durable.models.run import RunQuerySet
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rules import families, lines, row_rules
-from durable.store.tables import activities, keys, ranks, rates, slots
+from durable.store.tables import keys, ranks, rates, slots
 from durable.store.tables.rows import (
     ATTEMPT,
     CHILD,
@@ -185,11 +185,7 @@ class SQLiteStore(DatabaseStore):
             self._runs.held_with(before.id, before.fence).update(**changed)
         if not row_rules.has_ended(before, after):
             return frozenset()
-        if (
-            keys.close(self.alias, after.id)
-            and after.state == RunState.COMPLETED
-            and keys.unreceived(self.alias, after.id)
-        ):
+        if keys.close(self.alias, after.id) and after.state == RunState.COMPLETED and self.keyed_sends(after.id):
             raise MessagesLeft
         Failure.held_no_more(self.alias, after.id)
         slots.note_end(self.alias, after.id)
@@ -529,7 +525,7 @@ class SQLiteStore(DatabaseStore):
         child = run.parent_id is not None and Child.objects.using(self.alias).filter(run_id=run.id).exists()
         parent_id = run.parent_id if child else None
         rows = [Failure(cause=cause, parent_id=parent_id, **{name: getattr(failure, name) for name in FAILURE_NAMES})]
-        self._upsert(Failure, rows, ["run"], ["cause", "parent", *FAILURE_NAMES[1:]])
+        self._put_over(Failure, rows, ["run"], ["cause", "parent", *FAILURE_NAMES[1:]])
         if failure.build:
             seen = CauseBuild(cause=cause, build=failure.build, first_seen_at=failure.failed_at)
             CauseBuild.objects.using(self.alias).bulk_create([seen], ignore_conflicts=True)
@@ -556,18 +552,10 @@ class SQLiteStore(DatabaseStore):
         if not entries:
             return
         rows = [Entry(run_id=run_id, **ENTRY.attributes(each)) for each in entries]
-        self._upsert(Entry, rows, ["run", "location"], ENTRY.names)
+        self._put_over(Entry, rows, ["run", "location"], ENTRY.names)
         keys = entry_keys(self.alias, run_id, rows)
         metadata = [EntryMetadata(entry_id=keys[each.location], **METADATA.attributes(each)) for each in entries]
-        self._upsert(EntryMetadata, metadata, ["entry"], METADATA.names)
-
-    def _upsert(self, model: Any, rows: Sequence[Any], unique: list[str], columns: list[str]) -> None:
-        model.objects.using(self.alias).bulk_create(
-            rows,
-            update_conflicts=True,
-            update_fields=[name for name in columns if name not in unique],
-            unique_fields=unique,
-        )
+        self._put_over(EntryMetadata, metadata, ["entry"], METADATA.names)
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
         with self._writing():
@@ -582,8 +570,8 @@ class SQLiteStore(DatabaseStore):
         self, begun: Sequence[Activity], ended: Sequence[Activity], watched: Sequence[str]
     ) -> tuple[dict[str, str], list[AskedOfActivity]]:
         if begun or ended:
-            activities.note(self.alias, begun, ended)
-        return (self.requests(watched), activities.asked(self.alias, watched)) if watched else ({}, [])
+            self._note_activities(begun, ended)
+        return (self.requests(watched), self._asked_of_activities(watched)) if watched else ({}, [])
 
     def show(self, statuses: Sequence[StatusRecord]) -> None:
         with self._writing():

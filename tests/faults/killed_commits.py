@@ -68,8 +68,9 @@ def _fork(drive: Callable[[], None], deaths: Path | None) -> bool:
 
 def _arm(deaths: Path) -> None:
     """Let this process die after a call that writes, where none has died."""
+    from durable.core.records import TagChange
+    from durable.store.database import WRITERS
     from durable.store.postgres import PostgresStore
-    from durable.store.tables import tags
     from tests.faults.killed_scenarios import situation
 
     survived = set(deaths.read_text().splitlines())
@@ -89,9 +90,9 @@ def _arm(deaths: Path) -> None:
         return method
 
     def dying_before(name: str) -> Callable[..., Any]:
-        call = getattr(tags, name)
+        call = getattr(PostgresStore, name)
 
-        def function(*args: Any, **kwargs: Any) -> Any:
+        def method(*args: Any, **kwargs: Any) -> Any:
             here = hashlib.sha256(f"before {name} {situation()}".encode()).hexdigest()
             if here not in survived:
                 with deaths.open("a") as lines:
@@ -99,10 +100,10 @@ def _arm(deaths: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return call(*args, **kwargs)
 
-        return function
+        return method
 
-    for name in ("put", "change"):
-        setattr(tags, name, dying_before(name))
+    PostgresStore._describe = dying_before("_describe")  # type: ignore[method-assign]
+    WRITERS[TagChange] = dying_before("_change_tags")
     for name in _WRITES:
         setattr(PostgresStore, name, dying(name))
 

@@ -27,35 +27,25 @@ from durable.core.new_runs import NewRun, key_of, without_key
 from durable.core.records import (
     Activity,
     AskedOfActivity,
-    AwaitedEvent,
     Batch,
     ChildrenDropped,
     ChildStart,
     Committed,
-    DoubtOver,
-    EventsDropped,
     GroupChange,
-    HeldOver,
-    LinkClosed,
-    LinkOpened,
     Message,
     OutgoingMessage,
-    QuestionAsked,
-    QuestionClosed,
     RunChange,
     RunRecord,
     RunState,
     SavedDetails,
-    SavesForgotten,
     StatusRecord,
-    TagChange,
 )
 from durable.core.time_limits import History
 from durable.models import Run, SlotNote
 from durable.models.rows import pack, unpack
 from durable.store import sessions
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
-from durable.store.database import DatabaseStore
+from durable.store.database import WRITERS, DatabaseStore
 from durable.store.postgres import libpq, sql, sql_functions
 from durable.store.postgres.libpq import Row, SQLFunction, text
 from durable.store.postgres.parameters import (
@@ -70,7 +60,7 @@ from durable.store.postgres.parameters import (
     witness_parameters,
 )
 from durable.store.rules import row_rules
-from durable.store.tables import keys, subjects, tags
+from durable.store.tables.descriptions import with_descriptions
 from durable.store.tables.rows import (
     ACTIVITY,
     RUN,
@@ -136,7 +126,7 @@ class PostgresStore(DatabaseStore):
 
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         values = start_parameters(run)
-        is_renamed = keys.owner_of_keys(self.alias, run.workflow) != run.workflow
+        is_renamed = self._owner_of_keys(run.workflow) != run.workflow
         if (
             is_renamed
             or not values
@@ -275,10 +265,9 @@ class PostgresStore(DatabaseStore):
     def _write_batch(self, batch: Batch) -> Committed:
         groups, starts = batch.of(GroupChange), batch.of(ChildStart)
         has_groups = bool(groups or batch.awaited_groups)
-        tagged = tags.with_tags(start.run for start in starts)
-        about = subjects.with_subjects(start.run for start in starts)
+        described = with_descriptions(start.run for start in starts)
         is_held = batch.failure is not None and batch.failure.is_held
-        is_more = bool(has_groups or tagged or about or batch.status or is_held)
+        is_more = bool(has_groups or described or batch.status or is_held)
         if not is_more and batch.worked is None and _BESIDE.isdisjoint(batch.changes):
             return self._by_one_function(batch)
         with transaction.atomic(using=self.alias):
@@ -286,10 +275,8 @@ class PostgresStore(DatabaseStore):
                 self._families.lock(each.id for each in groups)
             committed = self._by_one_function(replace(batch, slots=None))
             self._write_beside(batch)
-            if tagged:
-                tags.put(self.alias, tagged, is_retried=True)
-            if about:
-                subjects.put(self.alias, about, is_retried=True)
+            if described:
+                self._describe(described, is_retried=True)
             if has_groups:
                 committed = self._change_groups(batch, committed)
             queues = self._free_place(batch)
@@ -404,7 +391,7 @@ class PostgresStore(DatabaseStore):
     def _commit_with_children(self, batch: Batch) -> Committed:
         starts = batch.of(ChildStart)
         named = [with_key for start in starts if (with_key := key_of(start)) is not None]
-        if all(keys.owner_of_keys(self.alias, workflow) == workflow for workflow, _ in named):
+        if all(self._owner_of_keys(workflow) == workflow for workflow, _ in named):
             return self._write_with_children(batch)
         with transaction.atomic(using=self.alias):  # the function would take the keys under the children's own names
             self._take_keys(starts)
@@ -528,12 +515,7 @@ _NOTHING_ASKED: Final = Committed()
 _NOTED: Final = ""
 _TOLD_AT_ONCE: Final = 100  # notes
 #: Changes that have their own statement, in the transaction of the commit.
-_BESIDE: Final = frozenset(
-    {
-        *(AwaitedEvent, DoubtOver, EventsDropped, GroupChange, HeldOver, LinkClosed, LinkOpened),
-        *(QuestionAsked, QuestionClosed, SavedDetails, SavesForgotten, TagChange),
-    }
-)
+_BESIDE: Final = frozenset({GroupChange, *WRITERS})
 
 #: The errors of a refused commit, by the constraint that a function names.
 _REFUSALS: Final[dict[str, Callable[[str], BaseException]]] = {

@@ -6,16 +6,19 @@ On PostgreSQL `routines/slots.sql` acquires, hands on and sweeps; the notes of v
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Exists, Max, Min, OuterRef, Q, QuerySet, Value
 
 from durable.core.limits.slot_records import SlotKind, SlotRow, SlotWant
-from durable.core.records import ENDED, HoldKind, RunState
+from durable.core.records import ENDED, HoldKind, RunRecord, RunState
 from durable.models import Hold, Limit, Run, Slot, SlotNote
 from durable.store.rules import lines, row_rules
 from durable.store.rules.lines import Place
+from durable.store.tables import DatabaseTables
 
 
 class DatabaseSlots:
@@ -32,7 +35,8 @@ class DatabaseSlots:
         Limit.objects.using(self._alias).get_or_create(name=limit, defaults={"at_once": at_once})
 
     def at_once(self, limit: str) -> int | None:
-        return at_once(self._alias, limit)
+        found = Limit.objects.using(self._alias).filter(name=limit).first()
+        return None if found is None else found.number
 
     def held(self, limit: str, key: str) -> int:
         return self._rows.filter(limit=limit, key=key, is_held=True).count()
@@ -187,7 +191,7 @@ def note_pause(alias: str, run_id: str) -> None:
     _note(alias, DatabaseSlots(alias).leave_all(run_id, keeping=()))
 
 
-def idle(alias: str, now: datetime) -> QuerySet[Slot]:
+def _idle(alias: str, now: datetime) -> QuerySet[Slot]:
     """Return slots that sleeping runs have held for long although only a pass may hold them."""
     held = Slot.objects.using(alias).filter(is_held=True, since__lt=now - lines.IDLE).exclude(kind=SlotKind.OPEN.value)
     asleep = Q(run__wake_at=None) | Q(run__wake_at__gt=now)
@@ -235,40 +239,50 @@ def _held_in_vain(alias: str, at: datetime) -> list[str]:
     return list(idle.order_by("run_id").values_list("run_id", flat=True).distinct())
 
 
-def set_limit(alias: str, name: str, override: int | None) -> int | None:
-    """Override a limit's number of slots; note all its lines for the sweep (`Store.set_limit`)."""
-    limits = Limit.objects.using(alias).filter(name=name)
-    before = limits.first()
-    if before is None:
-        return None
-    limits.update(override=override)
-    _note_lines(alias, name)
-    return before.number
-
-
-def at_once(alias: str, name: str) -> int | None:
-    """Return the limit's number of slots for each key; None if it has no row."""
-    found = Limit.objects.using(alias).filter(name=name).first()
-    return None if found is None else found.number
-
-
-def declare_limit(alias: str, name: str, at_once: int) -> bool:
-    """Write the number of slots in a limit's code (`Store.declare_limit`)."""
-    limits = Limit.objects.using(alias)
-    _, is_new = limits.get_or_create(name=name, defaults={"at_once": at_once})
-    if is_new or not limits.filter(name=name).exclude(at_once=at_once).update(at_once=at_once):
-        return is_new
-    _note_lines(alias, name)
-    return True
-
-
 def _note_lines(alias: str, name: str) -> None:
     """Let the sweep check all lines of a limit."""
     waiting = Slot.objects.using(alias).filter(limit=name, is_held=False).order_by("key")
     _note(alias, [(name, key) for key in waiting.values_list("key", flat=True).distinct()])
 
 
-def of_runs(alias: str, run_ids: Sequence[str]) -> list[SlotRow]:
-    """Return the slots of these runs, held and waited for."""
-    found = Slot.objects.using(alias).filter(run_id__in=run_ids).order_by("run_id", "location", "limit", "key")
-    return [each.record for each in found]
+class DatabaseLimits(DatabaseTables):
+    """The part of a `Store` for the slots of limits that is the same on both databases."""
+
+    def give_up_idle_slots(self, now: datetime, most: int) -> list[RunRecord]:
+        idle = _idle(self.alias, now).order_by("run_id").values_list("run_id", flat=True).distinct()
+        given_up: list[RunRecord] = []
+        for run_id in idle[:most]:
+            with transaction.atomic(using=self.alias):
+                run = self._lock_run(run_id, wait=False)
+                if run is None or not lines.is_asleep(run, now):
+                    continue
+                note_pause(self.alias, run_id)
+                Run.objects.using(self.alias).filter(id=run_id).update(wake_at=now)
+                given_up.append(replace(run, wake_at=now))
+        return given_up
+
+    def set_limit(self, name: str, override: int | None) -> int | None:
+        with self._writing():
+            limits = Limit.objects.using(self.alias).filter(name=name)
+            before = limits.first()
+            if before is None:
+                return None
+            limits.update(override=override)
+            _note_lines(self.alias, name)
+            return before.number
+
+    def at_once(self, limit: str) -> int | None:
+        return DatabaseSlots(self.alias).at_once(limit)
+
+    def declare_limit(self, name: str, at_once: int) -> bool:
+        with self._writing():
+            limits = Limit.objects.using(self.alias)
+            _, is_new = limits.get_or_create(name=name, defaults={"at_once": at_once})
+            if is_new or not limits.filter(name=name).exclude(at_once=at_once).update(at_once=at_once):
+                return is_new
+            _note_lines(self.alias, name)
+            return True
+
+    def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
+        found = Slot.objects.using(self.alias).filter(run_id__in=run_ids)
+        return [each.record for each in found.order_by("run_id", "location", "limit", "key")]
