@@ -216,6 +216,11 @@ class NameField(_CharField[_Set, _Get]):
     from adding a second index for that.
     """
 
+    def deconstruct(self) -> Any:
+        """Leave the choices out of migrations: the database does not know them."""
+        *names, given = super().deconstruct()
+        return *names, {name: value for name, value in given.items() if name != "choices"}
+
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         if connection.vendor == "postgresql":
             return f"character varying({self.max_length})"
