@@ -22,7 +22,7 @@ def waiting(**options: Any) -> Any:
 
 
 def waits(h: Harness) -> list[Any]:
-    return list(h._store._events.waits.values())
+    return list(h._store._event_waits.values())
 
 
 def test_a_run_gets_what_is_published_while_it_waits(h: Harness, flavour: Flavour) -> None:
@@ -298,7 +298,7 @@ def test_an_id_publishes_once(h: Harness, flavour: Flavour) -> None:
     h.publish("order.sent", {"n": 2}, key="7", id="a")
     h.settle()
     assert run.output == {"n": 1}
-    assert len(h._store._events.all()) == 2
+    assert len(h._store._events) == 2
 
 
 @pytest.mark.parametrize("key", ["", "a\n", "x" * 201, "\ud800", "\x00"], ids=ascii)
@@ -330,4 +330,4 @@ def test_any_printable_key_is_compared_whole(h: Harness, flavour: Flavour, key: 
 def test_a_huge_body_is_refused(h: Harness) -> None:
     with pytest.raises(PayloadError):
         h.publish("order.paid", "x" * (2 * 1024 * 1024), key="7")
-    assert h._store._events.all() == []
+    assert h._store._events == []

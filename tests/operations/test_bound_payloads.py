@@ -640,8 +640,8 @@ def receipt(ctx: Context, body: Any) -> Any:
 def _swap_bodies(at: Runtime, first: str, second: str) -> None:
     """Give the first event the body of the second one."""
     if isinstance(at.store, MemoryStore):
-        events = {each.id: each for each in at.store._events.all()}
-        at.store._events._events[events[first].number] = replace(events[first], body=events[second].body)
+        events = {each.id: each for each in at.store._events}
+        at.store._change_event(events[first], body=events[second].body)
         return
     Event.objects.filter(event_id=first).update(body=Event.objects.get(event_id=second).body)
 

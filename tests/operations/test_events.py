@@ -150,7 +150,7 @@ def test_it_is_refused_between_two_steps_without_an_id() -> None:
         assert "step" in h.finish(h.start(between)).output
         assert h.finish(h.start(with_an_id)).state == "completed"
         assert h.finish(h.start(in_a_step)).state == "completed"
-        assert len(h._store._events.all()) == 2
+        assert len(h._store._events) == 2
 
 
 # -- what an event starts

@@ -245,7 +245,8 @@ class TestMove:
 def _give(store: Store, run_id: str, key: str) -> None:
     """Give a key to a run that was started without one."""
     if isinstance(store, MemoryStore):
-        store._keys.put(KeyRecord(run_id=run_id, workflow="w", key=key, taken_at=NOW))
+        store._keys[run_id] = KeyRecord(run_id=run_id, workflow="w", key=key, taken_at=NOW)
+        store._key_holders["w", key] = run_id
     else:
         assert isinstance(store, SQLiteStore | PostgresStore)
         RunKey.objects.using(store.alias).create(run_id=run_id, workflow="w", key=key, taken_at=NOW)

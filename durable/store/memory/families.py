@@ -19,12 +19,13 @@ from durable.core.records import (
     WhenParentEnds,
 )
 from durable.store.base import ChildIdTaken
+from durable.store.memory.tables import MemoryTable
 from durable.store.rules import row_rules
 from durable.store.rules.families import Turn, begins_at
 
 
 @dataclass(slots=True)
-class MemoryFamilies:
+class MemoryFamilies(MemoryTable):
     """A `durable.store.rules.families.FamilyTable` in memory. `free` releases the key, slots and reservations of an
     ended run. `calls_at_end` returns whether a workflow has an `on_end`, `is_held` whether a step of a run is held.
     """
@@ -39,18 +40,6 @@ class MemoryFamilies:
     _readers: dict[str, set[str]] = field(default_factory=dict)  # by child: replays of its parent that may read it
     _groups: dict[str, GroupRecord] = field(default_factory=dict)
     _turns: dict[str, dict[str, Turn]] = field(default_factory=dict)  # by group and run
-
-    def copied(self) -> MemoryFamilies:
-        """Return a copy for a snapshot. Records are replaced, never changed."""
-        return replace(
-            self,
-            _children={parent: dict(each) for parent, each in self._children.items()},
-            _dropped=set(self._dropped),
-            _left=dict(self._left),
-            _readers={child: set(each) for child, each in self._readers.items()},
-            _groups=dict(self._groups),
-            _turns={group: dict(each) for group, each in self._turns.items()},
-        )
 
     def with_end(self, workflows: Collection[str]) -> set[str]:
         return {each for each in workflows if self.calls_at_end(each)}

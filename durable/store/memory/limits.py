@@ -13,7 +13,7 @@ from datetime import datetime
 from durable.core.limits.rates import Rate
 from durable.core.limits.slot_records import SlotKind, SlotRow, SlotWant
 from durable.core.records import ENDED, RunRecord, RunState
-from durable.store.memory.tables import MemoryHolds
+from durable.store.memory.tables import MemoryHolds, MemoryTable
 from durable.store.rules import lines, row_rules
 from durable.store.rules.lines import Place
 from durable.store.rules.rates import RateKey, Ticket, after_move
@@ -23,17 +23,13 @@ _Held = tuple[str, str, str, str]
 
 
 @dataclass(slots=True)
-class MemorySlots:
+class MemorySlots(MemoryTable):
     """The slots and the lines of all limits."""
 
     limits: dict[str, int] = field(default_factory=dict)
     overrides: dict[str, int] = field(default_factory=dict)  # set by operators
     held: dict[_Held, SlotRow] = field(default_factory=dict)
     places: dict[tuple[str, str], tuple[Place, SlotRow]] = field(default_factory=dict)  # by run and location
-
-    def copied(self) -> MemorySlots:
-        """Return a copy for a snapshot. Records are replaced, never changed."""
-        return MemorySlots(dict(self.limits), dict(self.overrides), dict(self.held), dict(self.places))
 
     def set_limit(self, name: str, override: int | None) -> int | None:
         """Override a limit's number of slots, or return to that of its code; return the earlier number."""
@@ -203,7 +199,7 @@ def sweep(table: MemorySlotTable, at: datetime) -> tuple[set[str], int]:
 
 
 @dataclass(slots=True)
-class MemoryRates:
+class MemoryRates(MemoryTable):
     """A `durable.store.rules.rates.RateTable` in memory."""
 
     runs: dict[str, RunRecord]
@@ -211,17 +207,6 @@ class MemoryRates:
     _overrides: dict[str, Rate] = field(default_factory=dict)
     _keys: dict[tuple[str, str], RateKey] = field(default_factory=dict)
     _tickets: dict[tuple[str, str], Ticket] = field(default_factory=dict)  # by run and location
-
-    def copied(self) -> MemoryRates:
-        """Return a copy for a snapshot."""
-        return replace(
-            self,
-            runs=self.runs,
-            _rates=dict(self._rates),
-            _overrides=dict(self._overrides),
-            _keys={at: _copied(each) for at, each in self._keys.items()},
-            _tickets=dict(self._tickets),
-        )
 
     def rate(self, limit: str) -> Rate | None:
         return self._overrides.get(limit, self._rates.get(limit))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from durable.core import question_rules
 from durable.core.control_flow import CommitsLost, LeaseLost
-from durable.core.errors import RunNotFoundError
+from durable.core.errors import KeyConflictError, RunNotFoundError
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.slot_records import Admission, SlotKind, SlotRow, SlotWant
 from durable.core.links import is_of_link
@@ -78,36 +79,14 @@ from durable.store import ends
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
 from durable.store.memory.families import MemoryFamilies
 from durable.store.memory.limits import MemoryRates, MemorySlots, MemorySlotTable, sweep
-from durable.store.memory.tables import MemoryActivities, MemoryEvents, MemoryHolds, MemoryKeys, MemoryRanks, MemoryTags
+from durable.store.memory.tables import MemoryActivities, MemoryHolds, MemoryRanks, copied
 from durable.store.rules import families, lines, row_rules
 from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
 from durable.store.surveys import bare_entry, bare_message
 
-#: A snapshot of a store's content.
-Tables = tuple[
-    dict[str, RunRecord],
-    dict[str, dict[str, EntryRecord]],
-    dict[str, list[AttemptRecord]],
-    dict[str, Message],
-    dict[str, list[str]],
-    list[ActionRecord],
-    dict[str, FailureRecord],
-    MemoryHolds,
-    MemoryFamilies,
-    dict[str, RunLimits],
-    MemoryKeys,
-    dict[tuple[str, str], SavedDetails],
-    MemorySlots,
-    MemoryRates,
-    MemoryRanks,
-    MemoryTags,
-    dict[str, StatusRecord],
-    dict[str, tuple[Subject, ...]],
-    dict[str, LinkRecord],
-    MemoryEvents,
-    dict[str, QuestionRecord],
-]
+#: A snapshot of a store's content: its tables by the names of the attributes.
+Tables = dict[str, Any]
 
 
 def _size(entries: list[EntryRecord]) -> int:
@@ -116,6 +95,7 @@ def _size(entries: list[EntryRecord]) -> int:
     )
 
 
+_PENDING: Final = str(MessageState.PENDING)
 _VALUES: Final = attrgetter(*(each.name for each in fields(EntryRecord)))
 
 
@@ -142,17 +122,22 @@ class MemoryStore(RateStore, FamilyStore):
         self._holds = MemoryHolds()
         self._families: MemoryFamilies = MemoryFamilies(self._runs, self._free, self.calls_at_end, self._is_held)
         self._with_end: set[str] = set()
-        self._keys = MemoryKeys()
+        self._keys: dict[str, KeyRecord] = {}  # by run; the end of a run does not write its key
+        self._key_holders: dict[tuple[str, str], str] = {}  # the run that had a key last
+        self._keyed_sends: dict[str, KeyedSend] = {}  # by message
         self._limits: dict[str, RunLimits] = {}
         self._saved: dict[tuple[str, str], SavedDetails] = {}
         self._slots = MemorySlots()
         self._rates: MemoryRates = MemoryRates(self._runs)
         self._ranks = MemoryRanks()
-        self._tags = MemoryTags()
+        self._tags: dict[str, dict[str, str]] = {}
+        self._tags_at_start: dict[str, dict[str, str]] = {}
         self._statuses: dict[str, StatusRecord] = {}
         self._subjects: dict[str, tuple[Subject, ...]] = {}
         self._links: dict[str, LinkRecord] = {}  # by the hash of the token
-        self._events = MemoryEvents()
+        self._events: list[EventRecord] = []  # by number, the oldest first
+        self._event_waits: dict[str, AwaitedEvent] = {}
+        self._newest_event = 0
         self._questions: dict[str, QuestionRecord] = {}  # by their ids
 
     def _writing(self) -> AbstractContextManager[object]:
@@ -181,7 +166,7 @@ class MemoryStore(RateStore, FamilyStore):
             if isinstance(run, NewRun) and run.ranking is not None:
                 self._ranks.put(self._runs[run.id], run.ranking)
             if isinstance(run, NewRun) and run.tags:
-                self._tags.put(run.id, run.tags)
+                self._tags[run.id] = self._tags_at_start[run.id] = dict(run.tags)
             if isinstance(run, NewRun) and run.subjects:
                 self._subjects[run.id] = tuple(run.subjects)
         return row_rules.copied(self._runs[run.id]), new
@@ -190,7 +175,7 @@ class MemoryStore(RateStore, FamilyStore):
         """Write the row of a run, and apply what follows from its end or its reopening."""
         before = self._runs[run.id]
         if row_rules.is_reopened(before, run):
-            self._keys.open_again(self._runs, run.id)
+            self._open_key_again(run.id)
             for each in self.questions([run.id]):
                 if each.outcome == question_rules.ENDED:
                     self._questions[each.question_id] = question_rules.opened_again(each)
@@ -210,53 +195,80 @@ class MemoryStore(RateStore, FamilyStore):
 
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         with self._lock:
-            holder = self._keys.holder(self._runs, run.workflow, key)
+            holder = self._key_holder(run.workflow, key)
             if run.id not in self._runs and holder is not None:
                 return row_rules.copied(holder), False
             created, is_new = self._created(row_rules.check(run))
             if is_new:
-                self._keys.put(KeyRecord(run_id=run.id, workflow=run.workflow, key=key, taken_at=run.created_at))
+                self._give_key(run, run.workflow, key)
             return created, is_new
+
+    def _give_key(self, run: RunRecord, workflow: str, key: str) -> None:
+        self._keys[run.id] = KeyRecord(run_id=run.id, workflow=workflow, key=key, taken_at=run.created_at)
+        self._key_holders[workflow, key] = run.id
+
+    def _key_holder(self, workflow: str, key: str) -> RunRecord | None:
+        """Return the open run that has the key, or None."""
+        run = self._runs.get(self._key_holders.get((workflow, key), ""))
+        return run if run is not None and self._has_key(run) else None
+
+    def _has_key(self, run: RunRecord) -> bool:
+        return run.state not in ENDED and run.id in self._keys and self._keys[run.id].is_open
+
+    def _open_key_again(self, run_id: str) -> None:
+        """Give a continuing run its key back. Raises KeyConflictError if another open run has it."""
+        if (key := self._keys.get(run_id)) is None:
+            return
+        holder = self._key_holder(key.workflow, key.key)
+        if holder is not None and holder.id != run_id:
+            raise KeyConflictError(holder.id, key.key)
+        self._keys[run_id] = replace(key, is_open=True)
+        self._key_holders[key.workflow, key.key] = run_id
 
     def key_holder(self, workflow: str, key: str, *, lock: bool = False) -> RunRecord | None:  # noqa: ARG002
         with self._lock:  # a transaction holds it
-            holder = self._keys.holder(self._runs, workflow, key)
+            holder = self._key_holder(workflow, key)
             return None if holder is None else row_rules.copied(holder)
 
     def free_key(self, run_id: str, *, for_good: bool) -> None:
         with self._lock:
-            if for_good:
-                self._keys.forget(run_id)
-            else:
-                self._keys.close(run_id)
+            key = self._keys.pop(run_id, None)
+            if key is not None and not for_good:
+                self._keys[run_id] = replace(key, is_open=False)
 
     def move(self, run: RunRecord, *, now: datetime, wake_at: datetime, input: str | None) -> RunRecord:
         with self._lock:
-            self._keys.note_move(run.id, now)
+            key = self._keys[run.id]
+            self._keys[run.id] = replace(key, moves=key.moves + 1, moved_at=now)
             self._holds.move(run.id, wake_at)
             self._put(replace(run, **moved(run, wake_at=wake_at, input=input)))
             return row_rules.copied(self._runs[run.id])
 
     def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
         with self._lock:
-            return self._keys.of_runs(self._runs, run_ids)
+            found = [(self._runs[each], self._keys[each]) for each in run_ids if each in self._keys]
+            return {run.id: replace(key, is_open=self._has_key(run)) for run, key in found}
 
     def note_keyed_sends(self, sends: Sequence[KeyedSend]) -> None:
         with self._lock:
-            self._keys.note_sends(sends)
+            self._keyed_sends |= {each.message_id: each for each in sends}
 
     def keyed_sends(self, run_id: str) -> list[KeyedSend]:
         with self._lock:
-            pending = [each.id for each in self.messages(run_id) if each.state == MessageState.PENDING]
-            return self._keys.sends_among(run_id, pending)
+            return self._sends_among(run_id, [each for each in self.messages(run_id) if each.state == _PENDING])
+
+    def _sends_among(self, run_id: str, messages: Sequence[Message]) -> list[KeyedSend]:
+        """Return those of these messages that `start_or_send` has sent to the run."""
+        found = [self._keyed_sends[each.id] for each in messages if each.id in self._keyed_sends]
+        return [each for each in found if each.run_id == run_id]
 
     def note_follower(self, run_id: str, before: str) -> None:
         with self._lock:
-            self._keys.note_follower(run_id, before)
+            self._keys[run_id] = replace(self._keys[run_id], follows=before)
 
     def followed_by(self, run_id: str) -> str | None:
         with self._lock:
-            return self._keys.followed_by(run_id)
+            return next((each for each, key in reversed(self._keys.items()) if key.follows == run_id), None)
 
     def _free(self, run_id: str) -> None:
         self._rates.forget(run_id)
@@ -427,10 +439,8 @@ class MemoryStore(RateStore, FamilyStore):
             families.end_children(self._families, after, at)
         for location in change.deleted:
             self._saved.pop((run_id, location), None)
-        if after.state in ENDED or after.state == RunState.ROLLING_BACK:
-            self._events.drop(run_id, ())
-        for location in change.deleted:
-            self._events.drop_at(run_id, location)
+        is_over = after.state in ENDED or after.state == RunState.ROLLING_BACK
+        self._drop_waits(run_id, lambda each: is_over or each.location in change.deleted)
         if change.deleted:
             self._slot_table.give_up(run_id, locations=change.deleted)
         if after.state == RunState.PAUSED:
@@ -438,7 +448,7 @@ class MemoryStore(RateStore, FamilyStore):
         if after.queue != run.queue:
             self._ranks.requeue(run_id)
         if change.tags is not None:
-            self._tags.change(run_id, change.tags.tags)
+            self._change_tags(run_id, change.tags)
         for saved in change.saved:
             self._saved[run_id, saved.location] = saved
         self._delete(run_id, change.deleted)
@@ -466,7 +476,7 @@ class MemoryStore(RateStore, FamilyStore):
     ) -> None:
         with self._lock:
             if tags is not None:
-                self._tags.change(run_id, tags.tags)
+                self._change_tags(run_id, tags)
             self._write(run_id, entries)
             self._attempts[run_id] += attempts
             self._messages |= {each.id: each for each in messages}
@@ -502,7 +512,12 @@ class MemoryStore(RateStore, FamilyStore):
 
     def tags(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
         with self._lock:
-            return self._tags.of_runs(run_ids, at_start=at_start)
+            tables = self._tags_at_start if at_start else self._tags
+            return {each: dict(sorted(tables[each].items())) for each in run_ids if tables.get(each)}
+
+    def _change_tags(self, run_id: str, change: TagChange) -> None:
+        changed = {**self._tags.get(run_id, {}), **change.tags}
+        self._tags[run_id] = {name: value for name, value in changed.items() if value is not None}
 
     def subjects(self, run_ids: Sequence[str]) -> dict[str, list[Subject]]:
         with self._lock:
@@ -527,20 +542,36 @@ class MemoryStore(RateStore, FamilyStore):
 
     def put_event(self, event: EventRecord) -> tuple[EventRecord, bool]:
         with self._lock:
-            return self._events.put(event)
+            for each in self._events:
+                if (each.name, each.id) == (event.name, event.id):
+                    return each, False
+            self._newest_event += 1
+            self._events.append(replace(event, number=self._newest_event))
+            return self._events[-1], True
+
+    def _change_event(self, event: EventRecord, **changed: Any) -> None:
+        self._events = [replace(each, **changed) if each.number == event.number else each for each in self._events]
+
+    def _events_of(self, name: str, key: str) -> list[EventRecord]:
+        return [each for each in self._events if (each.name, each.key) == (name, key)]
 
     def newest_event(self, name: str, key: str) -> int:
         with self._lock:
-            return max((each.number for each in self._events.of(name, key)), default=0)
+            return max((each.number for each in self._events_of(name, key)), default=0)
 
     def event_wait(self, wait_id: str) -> AwaitedEvent | None:
         with self._lock:
-            return self._events.waits.get(wait_id)
+            return self._event_waits.get(wait_id)
 
     def due_event(self, wait: AwaitedEvent, before: datetime | None = None) -> EventRecord | None:
         with self._lock:
-            due = (each for each in self._events.of(wait.name, wait.key) if wait.takes(each))
+            due = (each for each in self._events_of(wait.name, wait.key) if wait.takes(each))
             return next((each for each in due if before is None or each.published_at < before), None)
+
+    def _waits_for(self, event: EventRecord) -> list[AwaitedEvent]:
+        """Return the waits that have not got this event and get it, if no earlier one."""
+        of_key = (each for each in self._event_waits.values() if (each.name, each.key) == (event.name, event.key))
+        return sorted((each for each in of_key if each.after < event.number), key=lambda each: (each.after, each.id))
 
     def deliver(
         self,
@@ -550,29 +581,41 @@ class MemoryStore(RateStore, FamilyStore):
         wait_id: str | None = None,
     ) -> tuple[int, frozenset[str]]:
         with self._lock:
-            found = self._events.take(event, most, wait_id)
+            waits = filter(None, [self._event_waits.get(wait_id)]) if wait_id else self._waits_for(event)[:most]
+            found = [self._event_waits.pop(each.id) for each in waits]
             taken = [each for each in found if self._runs[each.run_id].state not in ENDED]
-            known = [event] if wait_id else self._events.of(event.name, event.key)
+            known = [event] if wait_id else self._events_of(event.name, event.key)
             given = [(next(first for first in known if wait_id or each.takes(first)), each) for each in taken]
-            for first, _ in given:
-                self._events.count(first)
+            for number, delivered in Counter(first.number for first, _ in given).items():
+                first = next(each for each in known if each.number == number)
+                self._change_event(first, delivered=first.delivered + delivered)
             _, queues = self.send([message_of(first, each) for first, each in given])
             return len(taken), queues
 
     def close_event(self, event: EventRecord) -> bool:
         with self._lock:
-            return self._events.close(event)
+            if self._waits_for(event):
+                return False
+            self._change_event(event, is_open=False)
+            return True
 
     def open_events(self, most: int) -> list[EventRecord]:
         with self._lock:
-            return [each for each in self._events.all() if each.is_open][:most]
+            return [each for each in self._events if each.is_open][:most]
 
     def forget_events(self, before: datetime, most: int) -> int:
         with self._lock:
-            ended = [each.id for each in self._events.waits.values() if self._runs[each.run_id].state in ENDED]
+            ended = [each.id for each in self._event_waits.values() if self._runs[each.run_id].state in ENDED]
             for wait_id in ended[:most]:
-                del self._events.waits[wait_id]
-            return self._events.forget(before, most)
+                del self._event_waits[wait_id]
+            old = [each for each in self._events if each.published_at < before and not each.is_open][:most]
+            self._events = [each for each in self._events if each not in old]
+            return len(old)
+
+    def _drop_waits(self, run_id: str, is_dropped: Callable[[AwaitedEvent], bool]) -> None:
+        gone = [each.id for each in self._event_waits.values() if each.run_id == run_id and is_dropped(each)]
+        for wait_id in gone:
+            del self._event_waits[wait_id]
 
     # -- the audit log
 
@@ -647,7 +690,7 @@ class MemoryStore(RateStore, FamilyStore):
         found = [
             each
             for each in self.messages(run_id)
-            if each.state == MessageState.PENDING
+            if each.state == _PENDING
             and (each.queue in names if names else not is_of_link(each.queue))
             and (before is None or each.sent_at < before)
         ]
@@ -697,7 +740,7 @@ class MemoryStore(RateStore, FamilyStore):
             own = [each for each in sends if each.to == run.id and self._seen(each) is None]
             pending = self._pending_after(run.id, consumed, returned)
             after, overruled = row_rules.after_commit(run, batch, own, pending)
-            if after.state == RunState.COMPLETED and self._keys.keeps(run, [each.id for each in pending]):
+            if after.state == RunState.COMPLETED and self._has_key(run) and self._sends_among(run.id, pending):
                 raise MessagesLeft
             written = row_rules.copied(after)
             written.message_count = run.message_count
@@ -714,7 +757,7 @@ class MemoryStore(RateStore, FamilyStore):
             if batch.of(HeldOver):
                 self._held_no_more(run.id)
             for change in batch.of(TagChange):
-                self._tags.change(run.id, change.tags)
+                self._change_tags(run.id, change)
             if batch.status is not None:
                 self._show(batch.status)
             for saved in batch.of(SavedDetails):
@@ -726,9 +769,9 @@ class MemoryStore(RateStore, FamilyStore):
             for closed in batch.of(LinkClosed):
                 self._close_link(run.id, closed, batch.now)
             for awaited in batch.of(AwaitedEvent):
-                self._events.waits.setdefault(awaited.id, awaited)
+                self._event_waits.setdefault(awaited.id, awaited)
             for gone in batch.of(EventsDropped):
-                self._events.drop(run.id, gone.ids)
+                self._drop_waits(run.id, lambda each, ids=gone.ids: not ids or each.id in ids)  # type: ignore[misc]
             for asked in batch.of(QuestionAsked):
                 self._ask(run.id, asked, batch.now)
             for over in batch.of(QuestionClosed):
@@ -953,8 +996,7 @@ class MemoryStore(RateStore, FamilyStore):
             created, is_new = self._created(row_rules.check(wanted))
             self._families.add(child, is_new=is_new)
             if is_new and (with_key := key_of(ChildStart(run, child))) is not None:
-                workflow, key = with_key
-                self._keys.put(KeyRecord(run_id=run.id, workflow=workflow, key=key, taken_at=run.created_at))
+                self._give_key(run, *with_key)
             if is_new and created.wake_at is not None and created.wake_at <= run.created_at:
                 queues.add(run.queue)
         return frozenset(queues)
@@ -965,7 +1007,7 @@ class MemoryStore(RateStore, FamilyStore):
             with_key = key_of(start)
             if with_key is None or start.run.id in self._runs:  # the latter by an earlier try of the commit
                 continue
-            if self._keys.holder(self._runs, *with_key) is not None:
+            if self._key_holder(*with_key) is not None:
                 raise ChildKeyTaken(start.run.id)
 
     def _woken_parent(self, batch: Batch) -> frozenset[str]:
@@ -998,7 +1040,7 @@ class MemoryStore(RateStore, FamilyStore):
         for each in self.messages(run_id):
             change = consumed.get(each.id)
             received_by = each.received_by if change is None or change.received_by is None else change.received_by
-            if received_by in returned or (change is None and each.state == MessageState.PENDING):
+            if received_by in returned or (change is None and each.state == _PENDING):
                 found.append(each)
         return found
 
@@ -1026,7 +1068,7 @@ class MemoryStore(RateStore, FamilyStore):
         gone = set(waits)
         for each in self.messages(run_id) if gone else ():
             if each.received_by in gone:
-                self._messages[each.id] = replace(each, state=str(MessageState.PENDING), received_by="", response=None)
+                self._messages[each.id] = replace(each, state=_PENDING, received_by="", response=None)
 
     def _delete(self, run_id: str, locations: Sequence[str]) -> None:
         if not locations:
@@ -1171,54 +1213,19 @@ class MemoryStore(RateStore, FamilyStore):
                 raise
 
     def _tables(self) -> Tables:
-        # records are replaced, never changed, so copies of the tables are enough
-        return (
-            dict(self._runs),
-            {run_id: dict(entries) for run_id, entries in self._entries.items()},
-            {run_id: list(attempts) for run_id, attempts in self._attempts.items()},
-            dict(self._messages),
-            {run_id: list(inbox) for run_id, inbox in self._inboxes.items()},
-            list(self._actions),
-            dict(self._failures),
-            self._holds.copied(),
-            self._families.copied(),
-            dict(self._limits),
-            self._keys.copied(),
-            dict(self._saved),
-            self._slots.copied(),
-            self._rates.copied(),
-            self._ranks.copied(),
-            self._tags.copied(),
-            dict(self._statuses),
-            dict(self._subjects),
-            dict(self._links),
-            self._events.copied(),
-            dict(self._questions),
-        )
+        return {name: copied(getattr(self, name)) for name in _CONTENT}
 
     def _put_back(self, tables: Tables) -> None:
-        (
-            runs,
-            self._entries,
-            self._attempts,
-            self._messages,
-            self._inboxes,
-            self._actions,
-            self._failures,
-            self._holds,
-            self._families,
-            self._limits,
-            self._keys,
-            self._saved,
-            self._slots,
-            self._rates,
-            self._ranks,
-            self._tags,
-            self._statuses,
-            self._subjects,
-            self._links,
-            self._events,
-            self._questions,
-        ) = tables
+        for name, table in tables.items():
+            if name != "_runs":
+                setattr(self, name, table)
         self._runs.clear()  # other tables refer to this mapping
-        self._runs.update(runs)
+        self._runs.update(tables["_runs"])
+
+
+#: The tables of a snapshot. Activities are written outside of transactions, and ends are declared for good.
+_CONTENT: Final = (
+    *("_runs", "_entries", "_attempts", "_messages", "_inboxes", "_actions", "_failures", "_holds", "_families"),
+    *("_limits", "_keys", "_key_holders", "_keyed_sends", "_saved", "_slots", "_rates", "_ranks", "_tags"),
+    *("_tags_at_start", "_statuses", "_subjects", "_links", "_events", "_event_waits", "_questions"),
+)

@@ -1,4 +1,4 @@
-"""The small tables of the store in memory: holds, keys, ranks, tags and activities.
+"""The small tables of the store in memory: holds, ranks and activities.
 
 The counterpart of `durable.store.tables` for databases. The store holds its lock around each call, and passes in its
 runs.
@@ -7,22 +7,17 @@ runs.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
+from typing import Any, Self
 
-from durable.core.errors import KeyConflictError
 from durable.core.limits.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, span, tagged
 from durable.core.new_runs import NewRun
 from durable.core.records import (
-    ENDED,
     Activity,
     AskedOfActivity,
-    AwaitedEvent,
-    EventRecord,
     Hold,
     HoldKind,
-    KeyedSend,
-    KeyRecord,
     RunChange,
     RunRecord,
     RunState,
@@ -33,16 +28,32 @@ from durable.store.base import DuePoint
 from durable.store.rules import row_rules
 
 
+class MemoryTable:
+    """A table whose records are replaced, never changed, so that a copy of its mappings is a snapshot."""
+
+    __slots__ = ()
+
+    def copied(self) -> Self:
+        """Return a copy for a snapshot. Fields without a default are shared with other tables."""
+        own = [each.name for each in fields(self) if each.default_factory is not MISSING]  # type: ignore[arg-type]  # a dataclass
+        return replace(self, **{name: copied(getattr(self, name)) for name in own})  # type: ignore[type-var]  # the same
+
+
+def copied(table: Any) -> Any:
+    """Return a copy of a table that later changes do not affect."""
+    if isinstance(table, MemoryTable):
+        return table.copied()
+    if isinstance(table, dict) and isinstance(next(iter(table.values()), None), dict | list | set):
+        return {key: each.copy() for key, each in table.items()}
+    return table.copy()
+
+
 @dataclass(slots=True)
-class MemoryHolds:
+class MemoryHolds(MemoryTable):
     """Holds of workflows and queues in memory, and the time at which each held start was to begin."""
 
     _holds: dict[tuple[HoldKind, str], Hold] = field(default_factory=dict)
     _starts: dict[str, datetime] = field(default_factory=dict)  # by run
-
-    def copied(self) -> MemoryHolds:
-        """Return a copy for a snapshot. Records are replaced, never changed."""
-        return MemoryHolds(dict(self._holds), dict(self._starts))
 
     def find(self, kind: HoldKind, name: str) -> Hold | None:
         """Return the hold of this workflow or queue."""
@@ -89,97 +100,13 @@ class MemoryHolds:
         return released
 
 
-Runs = Mapping[str, RunRecord]
-
-
 @dataclass(slots=True)
-class MemoryKeys:
-    """The keys of all runs. The end of a run does not write its key: the run's state is looked up here."""
-
-    _keys: dict[str, KeyRecord] = field(default_factory=dict)  # by run
-    _holders: dict[tuple[str, str], str] = field(default_factory=dict)  # the run that had a key last
-    _sends: dict[str, KeyedSend] = field(default_factory=dict)  # by message
-
-    def copied(self) -> MemoryKeys:
-        """Return a copy for a snapshot. Records are replaced, never changed."""
-        return MemoryKeys(dict(self._keys), dict(self._holders), dict(self._sends))
-
-    def put(self, key: KeyRecord) -> None:
-        """Give a run its key."""
-        self._keys[key.run_id] = key
-        self._holders[key.workflow, key.key] = key.run_id
-
-    def holder(self, runs: Runs, workflow: str, key: str) -> RunRecord | None:
-        """Return the open run that has the key, or None."""
-        run = runs.get(self._holders.get((workflow, key), ""))
-        return run if run is not None and self._is_held_by(run) else None
-
-    def close(self, run_id: str) -> None:
-        """Take the key from this run, so that another one can have it."""
-        if run_id in self._keys:
-            self._keys[run_id] = replace(self._keys[run_id], is_open=False)
-
-    def forget(self, run_id: str) -> None:
-        """Take the key from this run for good."""
-        self._keys.pop(run_id, None)
-
-    def open_again(self, runs: Runs, run_id: str) -> None:
-        """Give a continuing run its key back. Raises KeyConflictError if another open run has it."""
-        key = self._keys.get(run_id)
-        if key is None:
-            return
-        holder = self.holder(runs, key.workflow, key.key)
-        if holder is not None and holder.id != run_id:
-            raise KeyConflictError(holder.id, key.key)
-        self._keys[run_id] = replace(key, is_open=True)
-        self._holders[key.workflow, key.key] = run_id
-
-    def note_move(self, run_id: str, at: datetime) -> None:
-        """Count a start that was merged into this run. Raises KeyError for a run without a key."""
-        key = self._keys[run_id]
-        self._keys[run_id] = replace(key, moves=key.moves + 1, moved_at=at)
-
-    def of_runs(self, runs: Runs, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
-        """Return the keys of the runs that were started with one, by run."""
-        found = [(each, self._keys[each]) for each in run_ids if each in self._keys]
-        return {each: replace(key, is_open=self._is_held_by(runs[each])) for each, key in found}
-
-    def note_sends(self, sends: Sequence[KeyedSend]) -> None:
-        """Record what `start_or_send` has sent. A message that is already recorded gets this row."""
-        self._sends |= {each.message_id: each for each in sends}
-
-    def sends_among(self, run_id: str, message_ids: Iterable[str]) -> list[KeyedSend]:
-        """Return those of these messages that `start_or_send` has sent to the run."""
-        found = [self._sends[each] for each in message_ids if each in self._sends]
-        return [each for each in found if each.run_id == run_id]
-
-    def keeps(self, run: RunRecord, message_ids: Iterable[str]) -> bool:
-        """Whether an open run may not complete because it has not received these messages."""
-        return self._is_held_by(run) and bool(self.sends_among(run.id, message_ids))
-
-    def note_follower(self, run_id: str, before: str) -> None:
-        """Record that this run has taken over the messages that `before` did not receive."""
-        self._keys[run_id] = replace(self._keys[run_id], follows=before)
-
-    def followed_by(self, run_id: str) -> str | None:
-        """Return the newest run that has taken over this run's unreceived messages."""
-        return next((each for each, key in reversed(self._keys.items()) if key.follows == run_id), None)
-
-    def _is_held_by(self, run: RunRecord) -> bool:
-        return run.state not in ENDED and run.id in self._keys and self._keys[run.id].is_open
-
-
-@dataclass(slots=True)
-class MemoryRanks:
+class MemoryRanks(MemoryTable):
     """The rankings of runs, the start tags, and the position of each queue and share."""
 
     rankings: dict[str, Ranking] = field(default_factory=dict)
     _tags: dict[str, datetime] = field(default_factory=dict)
     _shares: dict[tuple[str, str], ShareTag] = field(default_factory=dict)
-
-    def copied(self) -> MemoryRanks:
-        """Return a copy for a snapshot. Records are replaced, never changed."""
-        return MemoryRanks(dict(self.rankings), dict(self._tags), dict(self._shares))
 
     def put(self, run: RunRecord, ranking: Ranking) -> None:
         """Record the ranking of a new run. A run started by another run gets its start tag from a claim."""
@@ -258,104 +185,6 @@ class MemoryRanks:
         else:
             known = [] if before.tag is None else [before.tag]
             self._shares[queue, ""] = ShareTag(max(tags + known), before.round)
-
-
-@dataclass(slots=True)
-class MemoryTags:
-    """The current tags of all runs, by run and name, and the tags that their starts gave."""
-
-    _tags: dict[str, dict[str, str]] = field(default_factory=dict)
-    _at_start: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def copied(self) -> MemoryTags:
-        """Return a copy for a snapshot. The tags of a run are replaced, never changed."""
-        return MemoryTags(dict(self._tags), dict(self._at_start))
-
-    def put(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Give a new run its tags."""
-        self._tags[run_id] = self._at_start[run_id] = dict(tags)
-
-    def of_runs(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
-        """Return the tags of the runs that have some, by run and name; with `at_start`, those that their starts
-        gave.
-        """
-        tables = self._at_start if at_start else self._tags
-        return {each: dict(sorted(tables[each].items())) for each in run_ids if tables.get(each)}
-
-    def change(self, run_id: str, tags: Mapping[str, str | None]) -> None:
-        """Set tags of a run; None takes one away."""
-        changed = {**self._tags.get(run_id, {}), **tags}
-        self._tags[run_id] = {name: value for name, value in changed.items() if value is not None}
-
-
-@dataclass(slots=True)
-class MemoryEvents:
-    """Published events by number, and the waits for events by id."""
-
-    _events: dict[int, EventRecord] = field(default_factory=dict)
-    waits: dict[str, AwaitedEvent] = field(default_factory=dict)
-    _newest: int = 0
-
-    def copied(self) -> MemoryEvents:
-        """Return a copy for a snapshot. Records are replaced, never changed."""
-        return MemoryEvents(dict(self._events), dict(self.waits), self._newest)
-
-    def all(self) -> list[EventRecord]:
-        """Return all events, the oldest first."""
-        return list(self._events.values())
-
-    def of(self, name: str, key: str) -> list[EventRecord]:
-        """Return the events of a name and a key, the oldest first."""
-        return [each for each in self._events.values() if (each.name, each.key) == (name, key)]
-
-    def put(self, event: EventRecord) -> tuple[EventRecord, bool]:
-        """Store an event, unless one of its name has its id."""
-        for each in self._events.values():
-            if (each.name, each.id) == (event.name, event.id):
-                return each, False
-        self._newest += 1
-        stored = self._events[self._newest] = replace(event, number=self._newest)
-        return stored, True
-
-    def drop(self, run_id: str, ids: Sequence[str]) -> None:
-        """Delete these waits of a run; without ids, all."""
-        for each in [each for each in self.waits.values() if each.run_id == run_id and (not ids or each.id in ids)]:
-            del self.waits[each.id]
-
-    def drop_at(self, run_id: str, location: str) -> None:
-        """Delete the waits of a run at a location."""
-        for each in [each for each in self.waits.values() if (each.run_id, each.location) == (run_id, location)]:
-            del self.waits[each.id]
-
-    def waits_for(self, event: EventRecord) -> list[AwaitedEvent]:
-        """Return the waits that have not got this event and get it, if no earlier one."""
-        of_key = (each for each in self.waits.values() if (each.name, each.key) == (event.name, event.key))
-        return sorted((each for each in of_key if each.after < event.number), key=lambda each: (each.after, each.id))
-
-    def take(self, event: EventRecord, most: int, wait_id: str | None) -> list[AwaitedEvent]:
-        """Delete up to `most` waits that get this event, or this wait alone, and return them."""
-        found = self.waits_for(event) if wait_id is None else filter(None, [self.waits.get(wait_id)])
-        return [self.waits.pop(each.id) for each in list(found)[:most]]
-
-    def count(self, event: EventRecord) -> None:
-        """Count a delivery of an event."""
-        if (found := self._events.get(event.number)) is not None:
-            self._events[event.number] = replace(found, delivered=found.delivered + 1)
-
-    def close(self, event: EventRecord) -> bool:
-        """Note that all waits have got the event; return False if some have not."""
-        if self.waits_for(event):
-            return False
-        if (found := self._events.get(event.number)) is not None:
-            self._events[event.number] = replace(found, is_open=False)
-        return True
-
-    def forget(self, before: datetime, most: int) -> int:
-        """Delete up to `most` events that were published before a moment and have reached all waits."""
-        old = [each.number for each in self._events.values() if each.published_at < before and not each.is_open][:most]
-        for number in old:
-            del self._events[number]
-        return len(old)
 
 
 #: Runs and fences of live leases.
