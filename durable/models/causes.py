@@ -16,7 +16,7 @@ from django.utils.crypto import salted_hmac
 
 from durable.core.records import Cause as CauseRecord
 from durable.core.records import FailureRecord
-from durable.models.rows import NameField, Row, SafeTextField
+from durable.models.rows import NameField, Recorded, Row, SafeTextField
 from durable.models.run import Run
 
 _SALT: Final = "durable.causes"
@@ -56,10 +56,7 @@ class Cause(Row):
     def __str__(self) -> str:
         return self.fingerprint
 
-    @property
-    def record(self) -> CauseRecord:
-        """The cause as the engine's record."""
-        return CauseRecord(place=self.place, error_type=self.error_type, pattern=self.pattern)
+    record = Recorded(CauseRecord)
 
 
 class Failure(Row):
@@ -129,21 +126,7 @@ class Failure(Row):
         """
         return [each for each in super().check(**kwargs) if each.id != "models.W040"]
 
-    @property
-    def record(self) -> FailureRecord:
-        """The failure as the engine's record."""
-        return FailureRecord(
-            run_id=self.run_id,
-            cause=self.cause.record,
-            workflow=self.workflow,
-            queue=self.queue,
-            worker=self.worker,
-            failed_at=self.failed_at,
-            run_created_at=self.run_created_at,
-            is_open=self.is_open,
-            is_held=self.is_held,
-            build=self.build,
-        )
+    record = Recorded(FailureRecord, cause=lambda row: row.cause.record)
 
 
 class CauseBuild(Row):

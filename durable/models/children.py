@@ -16,7 +16,7 @@ from django.db.models import Q
 
 from durable.core.ids import MAX_ID
 from durable.core.records import ChildRecord, GroupSpec, OnFailure, WhenHeld, WhenParentEnds
-from durable.models.rows import MomentField, NameField, Row, choices
+from durable.models.rows import MomentField, NameField, Recorded, Row, choices
 from durable.models.run import Run
 
 
@@ -57,19 +57,7 @@ class Child(Row):
     def __str__(self) -> str:
         return self.run_id
 
-    @property
-    def record(self) -> ChildRecord:
-        """The child as the engine's record."""
-        return ChildRecord(
-            run_id=self.run_id,
-            parent_id=self.parent_id,
-            location=self.location,
-            generation=self.generation,
-            when_parent_ends=self.when_parent_ends,
-            group=self.group,
-            position=self.position,
-            member_of=self.member_of,
-        )
+    record = Recorded(ChildRecord)
 
 
 class ChildReader(Row):

@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from durable.core.ids import MAX_ID
 from durable.core.records import AwaitedEvent, EventRecord, KeyRecord, MessageState
-from durable.models.rows import JSONTextField, MomentField, NameField, QueueField, Row, SafeTextField, choices
+from durable.models.rows import JSONTextField, MomentField, NameField, QueueField, Recorded, Row, SafeTextField, choices
 from durable.models.run import Run
 
 
@@ -167,19 +167,7 @@ class RunKey(Row):
     def __str__(self) -> str:
         return self.key
 
-    @property
-    def record(self) -> KeyRecord:
-        """The key as the engine's record."""
-        return KeyRecord(
-            run_id=self.run_id,
-            workflow=self.workflow,
-            key=self.key,
-            is_open=bool(self.is_open),
-            taken_at=self.taken_at,
-            moves=self.moves,
-            moved_at=self.moved_at,
-            follows=self.follows,
-        )
+    record = Recorded(KeyRecord, is_open=lambda row: bool(row.is_open))
 
 
 class KeyedSend(Row):
@@ -266,19 +254,7 @@ class Event(Row):
     def __str__(self) -> str:
         return f"{self.name} {self.event_id}"
 
-    @property
-    def record(self) -> EventRecord:
-        """The event as the engine's record."""
-        return EventRecord(
-            id=self.event_id,
-            name=self.name,
-            key=self.key,
-            body=self.body,
-            published_at=self.published_at,
-            number=self.pk,
-            delivered=self.delivered,
-            is_open=self.is_open,
-        )
+    record = Recorded(EventRecord, id=lambda row: row.event_id, number=lambda row: row.pk)
 
 
 class EventWait(Row):
@@ -304,17 +280,4 @@ class EventWait(Row):
     def __str__(self) -> str:
         return f"{self.run_id}: {self.name}"
 
-    @property
-    def record(self) -> AwaitedEvent:
-        """The wait as the engine's record."""
-        return AwaitedEvent(
-            id=self.id,
-            run_id=self.run_id,
-            location=self.location,
-            queue=self.queue,
-            name=self.name,
-            key=self.key,
-            after=self.after,
-            since=self.since,
-            seen=self.seen,
-        )
+    record = Recorded(AwaitedEvent)

@@ -14,7 +14,7 @@ from django.db import models
 from durable.core.ids import MAX_ID
 from durable.core.limits.rates import LimitClosing, Rate, RefusedStart
 from durable.core.limits.slot_records import SlotKind, SlotRow
-from durable.models.rows import JSONTextField, MomentField, NameField, Row, choices
+from durable.models.rows import JSONTextField, MomentField, NameField, Recorded, Row, choices
 from durable.models.run import Run
 
 
@@ -81,18 +81,7 @@ class Slot(Row):
     def __str__(self) -> str:
         return f"{self.limit}/{self.key} {self.run_id}"
 
-    @property
-    def record(self) -> SlotRow:
-        """The slot as the engine's record."""
-        return SlotRow(
-            run_id=self.run_id,
-            location=self.location,
-            limit=self.limit,
-            key=self.key,
-            kind=SlotKind(self.kind),
-            is_held=self.is_held,
-            since=self.since,
-        )
+    record = Recorded(SlotRow, kind=lambda row: SlotKind(row.kind))
 
 
 class SlotNote(Row):

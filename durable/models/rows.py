@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -30,6 +32,8 @@ from durable.core.clock import EARLIEST, LATEST
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape, unescape
 from durable.core.summary import Summary
+
+R = TypeVar("R")
 
 
 class Row(models.Model):
@@ -52,6 +56,21 @@ class Row(models.Model):
         if from_queryset is None:
             using = using or self._state.db
         super().refresh_from_db(using, fields, from_queryset)
+
+
+class Recorded(Generic[R]):
+    """A property of a row: the engine's record, whose fields are columns of the same names, but for those given.
+
+    `others` make the values of fields that are not, or not in this form.
+    """
+
+    def __init__(self, kind: type[R], /, **others: Callable[[Any], Any]) -> None:
+        self._kind = kind
+        names = [each.name for each in fields(kind)]  # type: ignore[arg-type]  # a dataclass
+        self._values = [(name, others.get(name) or attrgetter(name)) for name in names]
+
+    def __get__(self, row: Any, owner: type | None = None) -> R:
+        return self._kind(**{name: value(row) for name, value in self._values})
 
 
 _FEW: Final = 1_000  # names that `Among` looks up one by one

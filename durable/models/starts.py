@@ -27,7 +27,7 @@ from durable.core.new_runs import MAX_KEY, Subject
 from durable.core.records import Hold as HoldRecord
 from durable.core.records import HoldKind
 from durable.core.time_limits import RunLimits
-from durable.models.rows import MomentField, NameField, Row, SafeTextField, SummaryField, choices
+from durable.models.rows import MomentField, NameField, Recorded, Row, SafeTextField, SummaryField, choices
 from durable.models.run import Run
 
 
@@ -46,10 +46,7 @@ class RunRank(Row):
     def __str__(self) -> str:
         return self.run_id
 
-    @property
-    def record(self) -> Ranking:
-        """The ranking as the engine's record."""
-        return Ranking(priority=self.priority, head_start=self.head_start, share=self.share, weight=self.weight)
+    record = Recorded(Ranking)
 
 
 class WorkflowEnd(Row):
@@ -94,10 +91,7 @@ class Share(Row):
     def __str__(self) -> str:
         return f"{self.queue} {self.share}"
 
-    @property
-    def record(self) -> ShareTag:
-        """The tag as the engine's record."""
-        return ShareTag(self.tag, self.round)
+    record = Recorded(ShareTag)
 
 
 class RunLimit(Row):
@@ -116,16 +110,7 @@ class RunLimit(Row):
     def __str__(self) -> str:
         return self.run_id
 
-    @property
-    def record(self) -> RunLimits:
-        """The limits as the engine's record."""
-        return RunLimits(
-            deadline=self.deadline,
-            length=self.length,
-            work_limit=self.work_limit,
-            worked=self.worked,
-            in_doubt=self.in_doubt,
-        )
+    record = Recorded(RunLimits)
 
 
 class Hold(Row):
@@ -153,16 +138,7 @@ class Hold(Row):
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
-    @property
-    def record(self) -> HoldRecord:
-        """The hold as the engine's record."""
-        return HoldRecord(
-            kind=HoldKind(self.kind),
-            name=self.name,
-            held_at=self.held_at,
-            held_by=self.held_by,
-            reason=self.reason,
-        )
+    record = Recorded(HoldRecord, kind=lambda row: HoldKind(row.kind))
 
 
 class HeldStart(Row):
@@ -235,7 +211,4 @@ class RunSubject(Row):
     def __str__(self) -> str:
         return f"{self.model}:{self.object_pk}"
 
-    @property
-    def record(self) -> Subject:
-        """The subject as the engine's record."""
-        return Subject(self.model, self.object_pk, self.cancels)
+    record = Recorded(Subject, key=lambda row: row.object_pk)
