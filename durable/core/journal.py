@@ -185,7 +185,6 @@ class Node:
         self.unvisited = 0  # recorded children that this pass has not reached
 
     def child(self, segment: str) -> Node | None:
-        """Return the recorded child node `segment`, or None."""
         return self.children.get(segment) if self.children else None
 
     def began(self) -> int:
@@ -788,7 +787,6 @@ class Journal:
         return next((each for at, each in self.saved.items() if self.names.canonical(at) == oldest), None)
 
     def entry_at(self, location: str) -> EntryRecord | None:
-        """Return the entry at this location, None if there is none."""
         node = self._find(location)
         return None if node is None else node.entry
 

@@ -34,7 +34,6 @@ _MOST: Final = 80  # characters of a link's name in its queue
 
 
 def queue_of(link_id: str, name: str) -> str:
-    """Return the queue of the answers of a link."""
     return f"{LINK_QUEUES}{link_id}:{name[:_MOST]}"
 
 
@@ -44,7 +43,6 @@ def is_of_link(queue: str) -> bool:
 
 
 def name_of(location: str) -> str:
-    """Return the name of the link at a location."""
     return unescape(location.rpartition("/")[2])
 
 
@@ -60,7 +58,6 @@ class HiddenTokens:
         return bool(self._tokens)
 
     def know(self, link_id: str, token: str) -> None:
-        """Note the token of a link."""
         self._tokens[link_id] = token
 
     def hide(self, text: str) -> str:

@@ -123,7 +123,6 @@ def is_within(location: str, ancestor: str) -> bool:
 
 
 def iteration_segment(number: int) -> str:
-    """Return the segment of a loop's iteration."""
     return f"~{number}"
 
 

@@ -82,7 +82,6 @@ class MessageClaims:
 
 
 def record_of(wait: EntryRecord, message_id: str) -> dict[str, Any]:
-    """Return the record of a received message in the wait's entry."""
     record: dict[str, Any] = next(each for each in wait.data["received"] if each["id"] == message_id)
     return record
 

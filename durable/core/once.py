@@ -120,7 +120,6 @@ def commit_held(journal: Journal, entry: EntryRecord) -> Operation:
 
 
 def held_park(entry: EntryRecord) -> Park:
-    """Return the Park of a held step."""
     return Park(entry.next_attempt_at, doing=[held(entry)])
 
 

@@ -911,7 +911,6 @@ class StatusRecord:
 
     @property
     def status(self) -> Status:
-        """The status for its readers."""
         done, of = whole(self.done), whole(self.of)
         return Status(text=self.text, done=done, of=of, eta=self.eta, at=self.at)
 

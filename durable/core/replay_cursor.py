@@ -218,6 +218,5 @@ class ReplayCursor:
         self._journal.stop(error)
 
     def _place(self, location: str) -> OperationAt:
-        """Return the recorded operation at this location."""
         entry = self._journal.entry_at(location)
         return OperationAt(BLOCK if entry is None else entry.kind, location)

@@ -200,7 +200,6 @@ _ATTRIBUTE = "_durable_failure"
 
 
 def with_failure(error: E, failure: Failure) -> E:
-    """Attach `failure` to `error` and return the error."""
     setattr(error, _ATTRIBUTE, failure)
     return error
 

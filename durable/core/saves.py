@@ -146,7 +146,6 @@ class StepProgress(_Newest[SavedDetails]):
         return self._journal.environment.decode(found.details, "saved", found.location)
 
     def newest(self) -> SavedDetails | None:
-        """Return the newest save of this attempt, for a commit of the pass."""
         with self._lock:
             return None if self._newest is None else replace(self._newest, fence=self._journal.run.fence)
 
@@ -208,7 +207,6 @@ class StatusSlot(_Newest[StatusRecord]):
             self._newest = StatusRecord(**{**parts, "text": self._text}, **place)
 
     def newest(self) -> StatusRecord | None:
-        """Return the newest status of the pass."""
         with self._lock:
             return self._newest
 

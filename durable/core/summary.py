@@ -236,7 +236,6 @@ def _queues(names: frozenset[str] | None) -> list[str] | None:
 
 
 def asleep(location: str) -> Doing:
-    """A sleep at this location."""
     return {"kind": "asleep", "location": location}
 
 
@@ -246,7 +245,6 @@ def answering(location: str) -> Doing:
 
 
 def awaiting_event(location: str, event: str, key: str) -> Doing:
-    """A wait at this location for an event."""
     return {"kind": "event", "location": location, "event": event, "key": key}
 
 

@@ -134,7 +134,6 @@ class RateLimit(Row):
 
     @property
     def now(self) -> Rate:
-        """The rate in force."""
         return self.override or self.code_says
 
 

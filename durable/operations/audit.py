@@ -521,7 +521,6 @@ class Attribution:
 
 
 def outcome_of(error: Exception) -> ActionOutcome:
-    """Return the outcome of an action that raised this error."""
     return next(outcome for kinds, outcome in _OUTCOMES if isinstance(error, kinds))
 
 

@@ -42,7 +42,6 @@ class Option:
 
     @property
     def is_required(self) -> bool:
-        """Whether it has to be given."""
         return self.default is UNSET
 
     def is_said(self, value: Any) -> bool:
@@ -58,6 +57,8 @@ class Option:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag(Option):
     """Yes or no."""
+
+    default: Any = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,8 @@ class Number(Option):
 class Decimal(Option):
     """A finite number."""
 
+    default: Any = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneOf(Option):
@@ -110,15 +113,21 @@ class OneOf(Option):
 class Length(Option):
     """A length of time: seconds, or a text such as "3 hours"."""
 
+    default: Any = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline(Option):
     """A length of time from now, or a moment."""
 
+    default: Any = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags(Option):
     """Tags of a run."""
+
+    default: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -329,7 +329,6 @@ def question(question_id: str) -> Question:
 
 
 def find(question_id: str) -> QuestionRecord | None:
-    """Return the record of the question with this id; None for none."""
     try:
         return _known(runtime.current(), question_id)
     except QuestionClosedError:

@@ -135,7 +135,6 @@ class HistoryEntry:
 
 
 def decode_entry(run_id: str, entry: EntryRecord, decode: Decode) -> HistoryEntry:
-    """Return the entry of this run with its payloads decoded."""
     arguments, output, data = with_values(run_id, entry, decode)
     if entry.kind == EntryKind.STEP:
         data["args"] = arguments

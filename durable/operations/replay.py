@@ -103,7 +103,6 @@ def _open_maps(at: Runtime, groups: Sequence[str | None]) -> tuple[tuple[str, in
 
 
 def _whole(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> Outlook:
-    """Return the outlook, from the whole history."""
     return _of_whole(at, run, location, *at.store.outline(run.id), is_given=is_given)
 
 

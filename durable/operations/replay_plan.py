@@ -272,7 +272,6 @@ def outlook_of(
 
 
 def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
-    """Return the plan of a replay with this outlook."""
     replay, survey, family = found.replay, found.survey, found.family
     siblings = [name for name, _ in replay.siblings()]
     refusals = [*found.not_given, *refusals_of(replay, family, found.running, now)]

@@ -130,7 +130,6 @@ def put(
 
 
 def open_run(workflow: str, key: str) -> RunRecord | None:
-    """Return the open run of the workflow that has the key, or None."""
     return runtime.current().store.key_holder(workflow, check_key(key))
 
 
@@ -415,7 +414,6 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         ),
         does='When the run fails if it has not ended: seconds or a text such as "30 days" from now, or a time.',
         on_shell='the run fails if it has not ended by then: "30 days" from now, or an ISO 8601 time',
-        default=None,
         read=_deadline,
     ),
     Length(
@@ -424,7 +422,6 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         help=_('How long workers may work on it, without its waits: "1 hour". Empty: no limit.'),
         does='For how long workers may work on it, without its waits: seconds, or "1 hour".',
         on_shell='the run fails once workers have worked on it for so long, its waits not counted: "1 hour"',
-        default=None,
         read=_work_limit,
     ),
     OneOf(
@@ -465,7 +462,6 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         help=_('The run begins so long after this start, and after each further one with its key: "5 minutes".'),
         does="The run begins so long after this start, and after each further one with its key: seconds, or a text.",
         on_shell="the run begins so long after this start, and after each further one with its key",
-        default=None,
         read=_seconds("a debounce"),
     ),
     Length(
@@ -474,7 +470,6 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         help=_('Needed with a debounce: so long after the first start at the latest, "1 hour".'),
         does="Needed with `debounce`: so long after the first start at the latest.",
         on_shell="with --debounce: so long after the first start at the latest",
-        default=None,
         read=_seconds("at_most"),
     ),
     OneOf(
@@ -534,7 +529,6 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         help=_("Of its share: how often such runs have a turn, from 0.001 to 1000. Empty: 1."),
         does="With `share`: how often such runs have a turn, from 0.001 to 1000; 1 by default.",
         on_shell="with --share: how often such runs have a turn, from 0.001 to 1000; default: 1",
-        default=None,
         read=check_weight,
     ),
     Tags(
@@ -543,7 +537,6 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         help=_("By which the run is found: name=value, one a line, at most 8."),
         does="Names with values, text or numbers, by which the run is found; at most 8.",
         on_shell="a tag of the run, by which it is found; may be given again",
-        default=None,
         read=check_tags,
     ),
     Text(

@@ -47,17 +47,18 @@ class Subject:
 class Verb:
     """A verb. `call(name, **options)` performs it; `action` is its name in the audit log.
 
-    `word` is the end of its addresses, `command` the subcommand. Its page shows `title`, `does` and `done`. `over_rest`
-    describes its endpoint; `{needs}` stands for the permissions. The command line shows `help` and `said`; `said` may
-    name the options, and `result` for the value of `call`. Without `done` and `said`, the surface has a text of its
-    own. `check(**options)` raises ValueError for options that do not go together; a page then marks the first one. A
-    grave verb deletes its subject: `loses` says what is lost, and `asks` is the question of the command line.
+    `word` is the end of its addresses, `command` the subcommand; both are the action's name unless given. Its page
+    shows `title`, `does` and `done`. `over_rest` describes its endpoint; `{needs}` stands for the permissions. The
+    command line shows `help` and `said`; `said` may name the options, and `result` for the value of `call`. Without
+    `done` and `said`, the surface has a text of its own. `check(**options)` raises ValueError for options that do not
+    go together; a page then marks the first one. A grave verb deletes its subject: `loses` says what is lost, and
+    `asks` is the question of the command line.
     """
 
     action: str
     on: Subject
-    word: str
-    command: str
+    word: str = ""
+    command: str = ""
     call: Callable[..., Any]
     title: StrPromise
     does: StrPromise
@@ -70,6 +71,11 @@ class Verb:
     is_grave: bool = False
     loses: str = ""
     asks: str = ""
+
+    def __post_init__(self) -> None:
+        name = self.action.replace("_", "-")
+        object.__setattr__(self, "word", self.word or name)
+        object.__setattr__(self, "command", self.command or name)
 
     @property
     def asked(self) -> list[Option]:
@@ -142,7 +148,6 @@ class RunVerb(Verb):
 
     @property
     def flags(self) -> list[Flag]:
-        """The options that are flags."""
         return [each for each in self.options if isinstance(each, Flag)]
 
     @property
@@ -162,7 +167,6 @@ class RunVerb(Verb):
 
     @property
     def of_many(self) -> tuple[Option, ...]:
-        """The options of a bulk."""
         return self.options if self.options_of_many is None else self.options_of_many
 
     @property
@@ -201,9 +205,8 @@ _ANSWERS: Final = (
         name="not_done",
         label=_("It was not done: try it again"),
         does="It was not done: it is tried again.",
-        default=False,
     ),
-    Flag(name="fail", label=_("Fail the step"), does="The step fails.", default=False),
+    Flag(name="fail", label=_("Fail the step"), does="The step fails."),
 )
 
 
@@ -215,8 +218,6 @@ def _one_answer(*, location: str = "", place: str = "", **answers: Any) -> None:
 _ALL: Final = (
     RunVerb(
         action="recover",
-        word="recover",
-        command="recover",
         alias="retry",
         call=recover,
         title=_("Recover"),
@@ -238,8 +239,6 @@ _ALL: Final = (
     ),
     RunVerb(
         action="settle",
-        word="settle",
-        command="settle",
         call=settle,
         call_of_many=settle_held,
         is_grave=True,
@@ -263,8 +262,6 @@ _ALL: Final = (
     ),
     RunVerb(
         action="cancel",
-        word="cancel",
-        command="cancel",
         call=cancel,
         is_grave=True,
         title=_("Cancel"),
@@ -288,7 +285,6 @@ _ALL: Final = (
                     "undo what was done: compensate before it ends, and children that were started with rollback=True "
                     "with it"
                 ),
-                default=False,
             ),
             Flag(
                 name="interrupt",
@@ -299,14 +295,11 @@ _ALL: Final = (
                 ),
                 does="Abandon the attempts of steps that run.",
                 on_shell="abandon the attempts of steps that run, instead of waiting for them",
-                default=False,
             ),
         ),
     ),
     RunVerb(
         action="abandon",
-        word="abandon",
-        command="abandon",
         call=abandon,
         is_grave=True,
         title=_("Abandon the attempt"),
@@ -340,8 +333,6 @@ _ALL: Final = (
     ),
     RunVerb(
         action="wake",
-        word="wake",
-        command="wake",
         call=wake,
         title=_("Wake now"),
         does=_(
@@ -361,14 +352,11 @@ _ALL: Final = (
                 help=_("Sleeps that are under way count as slept; the code goes on as if they had passed."),
                 does="End its sleeps, and not only its backoffs.",
                 on_shell="end its sleeps too",
-                default=False,
             ),
         ),
     ),
     RunVerb(
         action="move",
-        word="move",
-        command="move",
         call=move,
         title=_("Move to a queue"),
         confirm_title=_("Move the run"),
@@ -398,8 +386,6 @@ _ALL: Final = (
     ),
     RunVerb(
         action="pause",
-        word="pause",
-        command="pause",
         call=pause,
         title=_("Pause"),
         does=_(
@@ -415,8 +401,6 @@ _ALL: Final = (
     ),
     RunVerb(
         action="resume",
-        word="resume",
-        command="resume",
         call=resume,
         title=_("Resume"),
         does=_("The run goes on where it was paused."),
@@ -427,8 +411,6 @@ _ALL: Final = (
     ),
     RunVerb(
         action="restart",
-        word="restart",
-        command="restart",
         call=restart,
         makes_run=True,
         title=_("Start again"),
@@ -441,7 +423,6 @@ _ALL: Final = (
     ),
     RunVerb(
         action="replay",
-        word="replay",
         command="replay-failed",
         call=replay_failed,
         makes_run=True,
@@ -456,8 +437,6 @@ _ALL: Final = (
     ),
     RunVerb(
         action="go_on",
-        word="go-on",
-        command="go-on",
         call=go_on,
         title=_("Go on with the rest"),
         does=_("The bulk applies its verb to the rest of its runs, and does not wait for them."),
@@ -475,14 +454,11 @@ _ALL: Final = (
                 help=_("As many as before are tried alone. The bulk stops again if they fail too."),
                 does="Try the next runs alone first, as many as before.",
                 on_shell="try the next runs alone first, as many as before; stop if they fail",
-                default=False,
             ),
         ),
     ),
     RunVerb(
         action="stop_here",
-        word="stop-here",
-        command="stop-here",
         call=stop_here,
         title=_("Stop here"),
         does=_("The bulk ends. What it did stays done, and the rest of its runs are left alone."),

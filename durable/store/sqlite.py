@@ -359,7 +359,6 @@ class SQLiteStore(DatabaseStore):
         return Claimed(claimed)
 
     def _claimed(self, runs: Sequence[RunRecord], now: datetime, lease_until: datetime, worker: str) -> list[RunRecord]:
-        """Claim these runs; return them as claimed."""
         drawn = witnesses.draw()
         self._runs.with_ids([run.id for run in runs]).claim(
             now=now, lease_until=lease_until, worker=worker, drawn=drawn

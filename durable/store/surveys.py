@@ -61,17 +61,13 @@ class Surveyor(Protocol):
         """Return all entries in the order in which they began; none if they are more than `most`."""
         ...
 
-    def messages(self) -> list[Message]:
-        """Return all messages in order."""
-        ...
+    def messages(self) -> list[Message]: ...
 
     def mark(self) -> Mark:
         """Return the current mark of the history."""
         ...
 
-    def entries(self, locations: Collection[str]) -> list[EntryRecord]:
-        """Return the entries at these locations."""
-        ...
+    def entries(self, locations: Collection[str]) -> list[EntryRecord]: ...
 
     def first_within(self, location: str) -> EntryRecord | None:
         """Return the entry that began first below this location."""
@@ -116,9 +112,7 @@ class Surveyor(Protocol):
         """
         ...
 
-    def loops(self, gone: Sequence[Region]) -> list[EntryRecord]:
-        """Return the loops in these regions."""
-        ...
+    def loops(self, gone: Sequence[Region]) -> list[EntryRecord]: ...
 
     def has_children(self) -> bool:
         """Return True if the run has started children, even if no entry mentions them any more."""

@@ -484,7 +484,6 @@ class DueQueues:
             self._changes.put("due")
 
     def run_is_due_at(self, queue: str, moment: datetime) -> None:
-        """Record that a run of `queue` is due at `moment`."""
         with self._lock:
             if len(self._moments) < MOST_MOMENTS:
                 heapq.heappush(self._moments, (moment, queue))

@@ -317,7 +317,6 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
 
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
-        """Send a heartbeat."""
         with self.leaving() if pipeline is None else contextlib.nullcontext():
             super().heartbeat(timeout, pipeline)
 
@@ -538,7 +537,6 @@ def _poll_until_back(loop: WorkerLoop, queues: Sequence[str], due: DueQueues) ->
 
 
 def _answers(queues: Sequence[str]) -> bool:
-    """Return True if each Redis of the queues answers."""
     for queue in redis_clients.one_queue_per_redis(queues):
         try:
             redis_clients.client(queue).ping()

@@ -430,6 +430,5 @@ def _error(name: str, data: dict[str, Any]) -> MapError:
 
 
 def _failure(name: str, entry: EntryRecord) -> Exception:
-    """Return the error of a recorded failure."""
     info = entry.error or ErrorInfo("MapError", "unknown")
     return with_failure(_error(name, entry.data), Failure("map", name, (entry.location,), info))

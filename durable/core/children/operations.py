@@ -464,7 +464,6 @@ def _fail(scope: Scope, name: str, entry: EntryRecord, kind: str, error: ErrorIn
 
 
 def _failure(name: str, entry: EntryRecord) -> Exception:
-    """Return the error of a recorded failure."""
     recorded = entry.data.get("failure", {})
     info = entry.error or ErrorInfo("Exception", "unknown")
     workflow, child_id = entry.data["workflow"], entry.data.get("child", "")

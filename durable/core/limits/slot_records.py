@@ -88,7 +88,6 @@ class SlotRow:
 
 
 def limit_label(limit: str, key: str) -> str:
-    """Return a limit and its key for display."""
     return f"{limit}/{key}" if key else limit
 
 

@@ -224,7 +224,6 @@ class Rewind:
             self._drop(Region(scope, ordinal, "/".join(segments[: depth + 1])))
 
     def delete(self, location: str) -> None:
-        """Delete all at `location` and below."""
         self._drop(Region(location))
 
     def _drop(self, region: Region) -> None:

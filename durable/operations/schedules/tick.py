@@ -67,7 +67,6 @@ class TickBatch:
         return [each for each in schedule.open_runs if each in self.states and self.states[each] not in ENDED]
 
     def note(self, schedule: Schedule, moment: datetime, kind: str, outcome: str, why: str = "") -> Tick:
-        """Record the outcome of a moment."""
         schedule.tick_count += 1
         tick = Tick(
             schedule=schedule,
@@ -117,7 +116,6 @@ class TickBatch:
             self._start(tick, schedule, tick.moment)
 
     def refuse_waiting(self, schedule: Schedule, why: str) -> None:
-        """Refuse the waiting tick."""
         tick = self._no_longer_waiting(schedule)
         if tick is not None:
             _refuse(tick, why)

@@ -284,7 +284,6 @@ class _Change:
 
     @property
     def actor(self) -> str:
-        """The name of the actor."""
         return self.by.done(before="", after="").actor_label
 
     def save(self, *, before: str = "", after: str = "", detail: str = "") -> None:
@@ -294,7 +293,6 @@ class _Change:
         self.log(before=before, after=after, detail=detail)
 
     def log(self, *, before: str = "", after: str = "", detail: str = "") -> None:
-        """Log the change."""
         _log(self.at, self.by, self.schedule, before=before, after=after, detail=detail)
 
 

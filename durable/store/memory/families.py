@@ -172,7 +172,6 @@ class MemoryFamilies(MemoryTable):
         return bool(dropped)
 
     def of_runs(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
-        """Return the child records of the runs that are children, by run."""
         return {each: child for each in run_ids if (child := self._child(each)) is not None}
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:

@@ -208,7 +208,6 @@ class MemoryStore(RateStore, FamilyStore):
         self._key_holders[workflow, key] = run.id
 
     def _key_holder(self, workflow: str, key: str) -> RunRecord | None:
-        """Return the open run that has the key, or None."""
         run = self._runs.get(self._key_holders.get((workflow, key), ""))
         return run if run is not None and self._has_key(run) else None
 

@@ -64,7 +64,6 @@ class MemoryHolds(MemoryTable):
         return self._holds.setdefault((hold.kind, hold.name), hold) is hold
 
     def lift(self, kind: HoldKind, name: str) -> bool:
-        """Delete the hold; return False if there is none."""
         return self._holds.pop((kind, name), None) is not None
 
     def is_paused(self, queue: str) -> bool:
@@ -117,7 +116,6 @@ class MemoryRanks(MemoryTable):
                 self._tag([run], run.created_at)
 
     def of_child(self, run: NewRun) -> Ranking | None:
-        """Return the ranking of a child that is to be created."""
         return inherited(run.ranking, None if run.parent_id is None else self.rankings.get(run.parent_id))
 
     def _tag(self, runs: Iterable[RunRecord], now: datetime) -> None:

@@ -66,7 +66,6 @@ class CommitParameters(NamedTuple):
 
 
 def batch_parameters(batch: Batch) -> CommitParameters:
-    """Return the parameters that write a batch."""
     witness, witness_ordinal = witness_parameters(batch.witnesses)
     return CommitParameters(
         run_id=pack(batch.run_id),

@@ -539,7 +539,6 @@ def _queues(names: str | None) -> frozenset[str]:
 
 
 def _slot_parameters(batch: Batch, slots: SlotChange) -> list[str | None]:
-    """Return the parameters of CHANGE_SLOTS."""
     return [
         pack(batch.run_id),
         text(batch.now),

@@ -100,7 +100,6 @@ def is_due(run: RunRecord, now: datetime) -> bool:
 def claimed(
     run: RunRecord, *, now: datetime, lease_until: datetime, worker: str, drawn: int | None = None
 ) -> RunRecord:
-    """Return the run as claimed by `worker`."""
     return replace(run, **transitions.claimed(run, now=now, lease_until=lease_until, worker=worker, drawn=drawn))
 
 
@@ -186,18 +185,15 @@ def is_there(entry: EntryRecord | None, witness: Witness) -> bool:
 
 
 def after_change(run: RunRecord, change: RunChange) -> RunRecord:
-    """Return the run after a verb."""
     patch: dict[str, Any] = {"change_seq": run.change_seq + 1, **change.run}
     return check(replace(run, **patch))
 
 
 def has_ended(before: RunRecord, after: RunRecord) -> bool:
-    """Return True if a change ends the run."""
     return after.state in ENDED and before.state not in ENDED
 
 
 def end_of(run: RunRecord) -> datetime:
-    """Return when the run ended."""
     assert run.finished_at is not None, f"{run.id} has not ended"
     return run.finished_at
 

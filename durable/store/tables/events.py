@@ -79,7 +79,6 @@ class DatabaseEvents(DatabaseTables):
         EventWait.objects.using(self.alias).bulk_create(rows, ignore_conflicts=True)
 
     def _drop_waits(self, run_id: str, dropped: Sequence[EventsDropped], _now: datetime) -> None:
-        """Delete waits of a run."""
         waits = EventWait.objects.using(self.alias).filter(run_id=run_id)
         if all(each.ids for each in dropped):
             waits = waits.filter(id__in=[wait_id for each in dropped for wait_id in each.ids])

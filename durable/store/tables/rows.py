@@ -245,12 +245,10 @@ def failure_row(failure: FailureRecord) -> str:
 
 
 def to_run(row: Sequence[Any]) -> RunRecord:
-    """Return a run from a row of `RUN`."""
     return RunRecord(**RUN.loaded(row))
 
 
 def to_message(row: Sequence[Any]) -> Message:
-    """Return a message from a row of `MESSAGE`."""
     return Message(**MESSAGE.loaded(row))
 
 

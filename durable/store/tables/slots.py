@@ -137,7 +137,6 @@ class DatabaseSlots:
 
 
 def _hold_of(queue: Any) -> QuerySet[Hold]:
-    """Return the hold of a queue."""
     return Hold.objects.filter(kind=HoldKind.QUEUE.value, name=queue)
 
 

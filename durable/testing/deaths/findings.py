@@ -63,7 +63,6 @@ class TestDeaths:
     findings: list[Finding] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this as JSON."""
         return asdict(self)
 
     @classmethod

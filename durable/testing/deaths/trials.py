@@ -112,7 +112,6 @@ _trial: Trial | None = None
 
 
 def in_force() -> Trial | None:
-    """Return the trial in force, or None."""
     return _trial
 
 
