@@ -88,10 +88,24 @@ def virtual(queue: ShareTag, now: datetime) -> datetime:
 
 def tagged(queue: ShareTag, share: ShareTag, now: datetime) -> datetime:
     """Return the start tag of a share's next run: not before what is served, and after the share's waiting runs."""
-    served = virtual(queue, now)
+    earliest = virtual(queue, now)
     if share.tag is None or share.round < queue.round:
-        return served
-    return max(served, share.tag)
+        return earliest
+    return max(earliest, share.tag)
+
+
+def served(before: ShareTag | None, taken: Sequence[Candidate], *, is_one_left: bool) -> ShareTag | None:
+    """Return the entry of a queue after a claim has taken these runs; None if it stays as it is.
+
+    It has the last start tag that was taken. If no run of a share is left, a new round begins.
+    """
+    tags = [each.tag for each in taken if each.tag is not None]
+    last = before or ShareTag()
+    if not tags and (is_one_left or last.tag is None):
+        return None
+    if not is_one_left:
+        return ShareTag(None, last.round + 1)
+    return ShareTag(max(tags if last.tag is None else [*tags, last.tag]), last.round)
 
 
 def head_start(priority: Duration, names: Mapping[str, Duration]) -> int:

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Self
 
-from durable.core.limits.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, span, tagged
+from durable.core.limits.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, served, span, tagged
 from durable.core.new_runs import NewRun
 from durable.core.records import (
     Activity,
@@ -170,19 +170,10 @@ class MemoryRanks(MemoryTable):
         self._tags.pop(run_id, None)
 
     def note_served(self, queue: str, taken: Sequence[Candidate], *, is_one_left: bool) -> None:
-        """Record the start tag up to which a queue's shares are served; begin a new round if none of their runs
-        wait.
-        """
-        tags = [each.tag for each in taken if each.tag is not None]
-        found = self._shares.get((queue, ""))
-        if not tags and (is_one_left or found is None or found.tag is None):
-            return
-        before = found or ShareTag()
-        if not is_one_left:
-            self._shares[queue, ""] = ShareTag(None, before.round + 1)
-        else:
-            known = [] if before.tag is None else [before.tag]
-            self._shares[queue, ""] = ShareTag(max(tags + known), before.round)
+        """Record how far a queue's shares are served (`durable.core.limits.ranks.served`)."""
+        after = served(self._shares.get((queue, "")), taken, is_one_left=is_one_left)
+        if after is not None:
+            self._shares[queue, ""] = after
 
 
 #: Runs and fences of live leases.

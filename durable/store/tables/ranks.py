@@ -13,7 +13,7 @@ from typing import Final
 
 from django.db.models import Exists, OuterRef, Q
 
-from durable.core.limits.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, span, tagged
+from durable.core.limits.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, served, span, tagged
 from durable.core.new_runs import NewRun
 from durable.core.records import ChildStart, RunRecord, RunState
 from durable.models import Lane, Run, RunRank, Share
@@ -171,17 +171,8 @@ def candidates(
 
 
 def note_served(alias: str, queue: str, taken: Sequence[Candidate], *, is_one_left: bool) -> None:
-    """Record the start tag up to which a queue's shares are served; begin a new round if none of their runs wait."""
-    tags = [each.tag for each in taken if each.tag is not None]
-    rows = Share.objects.using(alias)
-    found = _of_queue(alias, queue)
-    if not tags and (is_one_left or found is None or found.tag is None):
-        return
-    if found is None:
-        rows.get_or_create(queue=queue, share="")
-        found = ShareTag()
-    if not is_one_left:
-        rows.filter(queue=queue, share="").update(tag=None, round=found.round + 1)
-    else:
-        before = [] if found.tag is None else [found.tag]
-        rows.filter(queue=queue, share="").update(tag=max(tags + before))
+    """Record how far a queue's shares are served (`durable.core.limits.ranks.served`)."""
+    after = served(_of_queue(alias, queue), taken, is_one_left=is_one_left)
+    if after is not None:
+        position = {"tag": after.tag, "round": after.round}
+        Share.objects.using(alias).update_or_create(queue=queue, share="", defaults=position)
