@@ -234,9 +234,7 @@ def _honour(journal: Journal, request: str) -> Operation:
     if request == Request.CANCEL_ROLLBACK and has_compensation(journal):
         patch = transitions.cancel_rollback_begun(journal.run, summary=Summary(SummaryKind.COMPENSATING))
         return (yield from _begin_rollback(journal, patch))
-    yield Save(transitions.cancelled(journal.run, now=journal.environment.now()))
-    _tell(journal, RunState.CANCELLED)
-    return PassOutcome(state=RunState.CANCELLED)
+    return (yield from _end(journal, transitions.cancelled(journal.run, now=journal.environment.now())))
 
 
 def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy) -> Operation:
@@ -257,11 +255,14 @@ def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operati
     """Handle a mistake in the code: wait for other code; after the grace period, stop the run. No failure is recorded
     to be reset.
     """
-    event = Event("run_mistaken", {"error": ErrorInfo.of(error)})
+    info = ErrorInfo.of(error)
     summary = Summary(SummaryKind.MISTAKE, error=described(error))
-    outcome = yield from _wait_for_other_code(journal, event, summary, policy)
+    outcome = yield from _wait_for_other_code(journal, Event("run_mistaken", {"error": info}), summary, policy)
     if outcome is not None:
         return outcome
+    if journal.run.state == RunState.ROLLING_BACK:
+        stopped = Summary(SummaryKind.COMPENSATION_STOPPED, error=str(info))
+        return (yield from _stop_compensating(journal, info, stopped))
     return (yield from _stop(journal, error))
 
 
@@ -271,15 +272,7 @@ def _not_restored(journal: Journal, error: Exception, policy: PassPolicy) -> Ope
     No deadline ends the run meanwhile: its rollback handlers would be called without.
     """
     journal.not_restored = error
-    event = Event("run_mistaken", {"error": ErrorInfo.of(error)})
-    summary = Summary(SummaryKind.MISTAKE, error=described(error))
-    outcome = yield from _wait_for_other_code(journal, event, summary, policy)
-    if outcome is not None:
-        return outcome
-    if journal.run.state == RunState.ROLLING_BACK:
-        stopped = Summary(SummaryKind.COMPENSATION_STOPPED, error=str(ErrorInfo.of(error)))
-        return (yield from _stop_compensating(journal, ErrorInfo.of(error), stopped))
-    return (yield from _stop(journal, error))
+    return (yield from _mistaken(journal, error, policy))
 
 
 def _stop(journal: Journal, error: Exception, origins: Iterable[str] = ()) -> Operation:
@@ -292,9 +285,8 @@ def _stop(journal: Journal, error: Exception, origins: Iterable[str] = ()) -> Op
     journal.note_end(error, ())
     journal.withdraw_starts()
     summary = Summary(SummaryKind.STOPPED_BY_MISTAKE, error=described(error))
-    yield Save(transitions.stopped(journal.run, now=now, error=info, origins=origins, summary=summary))
-    _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
-    return PassOutcome(state=RunState.FAILED, error=info)
+    patch = transitions.stopped(journal.run, now=now, error=info, origins=origins, summary=summary)
+    return (yield from _end(journal, patch, info, is_mistake=True))
 
 
 def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, policy: PassPolicy) -> Operation:
@@ -365,9 +357,7 @@ def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operat
         patch = transitions.rollback_begun(journal.run, error=info, origins=origins, summary=summary)
         return (yield from _begin_rollback(journal, patch))
     now = journal.environment.now()
-    yield Save(transitions.failed(journal.run, now=now, error=info, origins=origins))
-    _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=False)
-    return PassOutcome(state=RunState.FAILED, error=info)
+    return (yield from _end(journal, transitions.failed(journal.run, now=now, error=info, origins=origins), info))
 
 
 def _stop_after_crashes(journal: Journal) -> Operation:
@@ -377,9 +367,7 @@ def _stop_after_crashes(journal: Journal) -> Operation:
     is_compensating = run.state == RunState.ROLLING_BACK
     summary = Summary(SummaryKind.COMPENSATION_STOPPED, error=str(crash)) if is_compensating else ""
     patch = transitions.crash_limit_reached(run, now=now, error=crash, summary=summary)
-    yield Save(patch)
-    _tell(journal, RunState.FAILED, "run_failed", error=patch["error"], is_mistake=False)
-    return PassOutcome(state=RunState.FAILED, error=patch["error"])
+    return (yield from _end(journal, patch, patch["error"]))
 
 
 def _begin_rollback(journal: Journal, patch: RunPatch) -> Operation:
@@ -418,12 +406,8 @@ def _compensate(journal: Journal) -> Operation:
     is_cancelled = run.state_after_rollback == RunState.CANCELLED
     summary = Summary(SummaryKind.COMPENSATED, count=count, recoverable=not is_cancelled)
     if is_cancelled:
-        yield Save(transitions.cancel_rolled_back(run, now=now, summary=summary))
-        _tell(journal, RunState.CANCELLED)
-        return PassOutcome(state=RunState.CANCELLED)
-    yield Save(transitions.rolled_back(run, now=now, summary=summary))
-    _tell(journal, RunState.FAILED, "run_failed", error=run.error, is_mistake=False)
-    return PassOutcome(state=RunState.FAILED, error=run.error)
+        return (yield from _end(journal, transitions.cancel_rolled_back(run, now=now, summary=summary)))
+    return (yield from _end(journal, transitions.rolled_back(run, now=now, summary=summary), run.error))
 
 
 def _stop_at_handler(journal: Journal, failed: RollbackFailed) -> Operation:
@@ -435,12 +419,20 @@ def _stop_compensating(journal: Journal, error: ErrorInfo, summary: Summary) -> 
     """Stop a run whose compensation cannot continue; its outcome is kept, so that recover can continue it."""
     now = journal.environment.now()
     patch = transitions.rollback_stopped(journal.run, now=now, error=error, summary=summary)
-    yield Save(patch)
-    _tell(journal, RunState.FAILED, "run_failed", error=patch["error"], is_mistake=False)
-    return PassOutcome(state=RunState.FAILED, error=patch["error"])
+    return (yield from _end(journal, patch, patch["error"]))
 
 
 # -- details
+
+
+def _end(journal: Journal, patch: RunPatch, error: ErrorInfo | None = None, *, is_mistake: bool = False) -> Operation:
+    """Commit the end of the run, failed with this error or cancelled, and tell of it."""
+    yield Save(patch)
+    if patch["state"] == RunState.FAILED:
+        _tell(journal, RunState.FAILED, "run_failed", error=error, is_mistake=is_mistake)
+    else:
+        _tell(journal, patch["state"])
+    return PassOutcome(state=patch["state"], error=error)
 
 
 def _is_undone(entry: EntryRecord) -> bool:
