@@ -124,7 +124,6 @@ CIRCLES_FOR_TYPES: Final = [
     # a start gives a handle; get_run(of=) takes a workflow; a workflow takes a context, which starts workflows as
     # children
     frozenset({"durable.context", "durable.definitions", "durable.handles"}),
-    frozenset({"durable.testing", "durable.testing.twins"}),  # the methods of a class, awaited
 ]
 
 # What may import RQ: `durable.worker.rq` and its modules beside it, and what enqueues.

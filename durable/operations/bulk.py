@@ -27,7 +27,7 @@ from durable.core.registry import BULK, replays_prefix
 from durable.operations import audit
 from durable.operations.audit import REFUSALS, Actor, acting_as, audited, outcome_of
 from durable.operations.canary import Canary
-from durable.operations.common import run_sync
+from durable.operations.common import in_async
 from durable.operations.eligibility import (
     MAX_COUNTED,
     Countable,
@@ -241,37 +241,9 @@ def apply(
                 return BulkReport(results=tuple(results), bulk_id=bulk_id)
 
 
-async def aeligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
-    """`eligible`, from async code."""
-    return await run_sync(eligible, verb, selection)
-
-
-async def aapply(
-    verb: str,
-    selection: Selection | Iterable[str],
-    *,
-    in_background: bool | None = None,
-    as_id: str | None = None,
-    expected: int | None = None,
-    canary: Canary | None = None,
-    rate: float | None = None,
-    **options: Any,
-) -> BulkReport:
-    """`apply`, from async code.
-
-    At most AT_ONCE runs block the loop's other synchronous code; more go to the background.
-    """
-    return await run_sync(
-        apply,
-        verb,
-        selection,
-        in_background=in_background,
-        as_id=as_id,
-        expected=expected,
-        canary=canary,
-        rate=rate,
-        **options,
-    )
+aeligible = in_async(eligible)
+#: At most AT_ONCE runs block the loop's other synchronous code; more go to the background.
+aapply = in_async(apply)
 
 
 @contextmanager

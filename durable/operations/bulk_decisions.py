@@ -14,7 +14,7 @@ from durable.core.places import Place, of_message
 from durable.core.records import OutgoingMessage, RunRecord
 from durable.core.registry import BULK, CANARY, DECISION, is_stopped
 from durable.operations.audit import audited
-from durable.operations.common import require_step, run_sync
+from durable.operations.common import in_async, require_step
 from durable.runtime import Runtime
 
 
@@ -34,14 +34,8 @@ def stop_here(run_id: str) -> None:
     _decide("stop_here", run_id, decision=False)
 
 
-async def ago_on(run_id: str, *, canary: bool = False) -> None:
-    """`go_on`, from async code."""
-    await run_sync(go_on, run_id, canary=canary)
-
-
-async def astop_here(run_id: str) -> None:
-    """`stop_here`, from async code."""
-    await run_sync(stop_here, run_id)
+ago_on = in_async(go_on)
+astop_here = in_async(stop_here)
 
 
 def _decide(action: str, run_id: str, *, decision: object) -> None:

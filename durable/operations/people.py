@@ -41,7 +41,7 @@ from durable.core.rewind.replay import nearest
 from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
 from durable.operations.audit import Actor, Attribution, acting_as, audited
-from durable.operations.common import require_step, run_sync
+from durable.operations.common import in_async, require_step
 from durable.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -254,25 +254,11 @@ class Question:
 
     # -- twins for async code
 
-    async def aanswer(self, data: Any = None, *, by: Any, comment: str = "") -> Verdict | None:
-        """`answer`, from async code."""
-        return await run_sync(answer, self.id, data, by=by, comment=comment)
-
-    async def ahand_over(self, to: Any, *, by: Any, comment: str = "") -> None:
-        """`hand_over`, from async code."""
-        await run_sync(hand_over, self.id, to, by=by, comment=comment)
-
-    async def aclaim(self, *, by: Any) -> None:
-        """`claim`, from async code."""
-        await run_sync(claim, self.id, by=by)
-
-    async def arelease(self, *, by: Any) -> None:
-        """`release`, from async code."""
-        await run_sync(claim, self.id, by=by, takes=False)
-
-    async def acomment(self, text: str, *, by: Any) -> None:
-        """`comment`, from async code."""
-        await run_sync(comment_on, self.id, text, by=by)
+    aanswer = in_async(answer)
+    ahand_over = in_async(hand_over)
+    aclaim = in_async(claim)
+    arelease = in_async(release)
+    acomment = in_async(comment)
 
 
 # -- finding questions
@@ -318,9 +304,7 @@ def _permissions(person: Person) -> frozenset[str] | None:
     return None if person.user.is_superuser else frozenset(person.user.get_all_permissions())
 
 
-async def aquestions_for(user: Any, *, most: int = MOST) -> list[Question]:
-    """`questions_for`, from async code."""
-    return await run_sync(questions_for, user, most=most)
+aquestions_for = in_async(questions_for)
 
 
 def question(question_id: str) -> Question:

@@ -6,7 +6,10 @@ them. Nothing runs by itself: the test says which pass happens when. Branches ru
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 
+from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.http.response import HttpResponse
@@ -37,6 +41,7 @@ from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.handles import Handle
 from durable.operations import ends
+from durable.operations.common import in_async, run_sync
 from durable.operations.events import publish
 from durable.operations.schedules.tick import next_due, tick_due
 from durable.operations.settle import NOTHING
@@ -53,7 +58,6 @@ from durable.testing.stores import (
     harness_store,
     roll_back_inside,
 )
-from durable.testing.twins import AsyncTwins, require_no_loop
 
 __all__ = ["Harness", "NotDeterministicError", "Pass", "RunsInMemoryError", "SimulatedCrash"]
 
@@ -80,7 +84,7 @@ class Pass:
     waiting_for: list[str] | None
 
 
-class Harness(AsyncTwins):
+class Harness:
     """Runs that a test passes by hand under a virtual clock.
 
     They live in memory, and a query of the tables of runs that would find none of them raises RunsInMemoryError. With
@@ -433,14 +437,15 @@ class Harness(AsyncTwins):
         """Run the workflow, and replay it after each commit of each pass as `strict` does after each pass.
 
         Returns the number of replays. Raises NotDeterministicError at the first difference. `drive(harness, handle)`
-        sends what the workflow waits for; by default the run is finished by its deadlines. The run has a harness of its
-        own, and inside a test's transaction, or with `store="database"`, its rows are rolled back after it.
+        sends what the workflow waits for, and may be a coroutine function; by default the run is finished by its
+        deadlines. The run has a harness of its own, and inside a test's transaction, or with `store="database"`, its
+        rows are rolled back after it.
         """
         require_no_loop("assert_deterministic")
         trial = self._another(strict=True)
         trial._snapshots = {}
         with self._rolled_back(), trial:
-            (drive or _finish)(trial, trial.start(workflow, *args, **kwargs))
+            _plain(drive or _finish)(trial, trial.start(workflow, *args, **kwargs))
         return trial._replays
 
     def _pause(self, _seconds: float) -> None:
@@ -558,13 +563,14 @@ class Harness(AsyncTwins):
         that of an undisturbed run, its tags included, that no step's function was called again after its result was
         recorded, and, if `check` is given, that it returns what it returned after the undisturbed run (it may also
         assert by itself).
-        `drive(harness, handle)` sends what the workflow waits for; it is called again after a crash, so let it
-        move the clock by `advance_to`. By default the run is finished by its deadlines. Each run has a harness
-        of its own. Inside a test's transaction, or with `store="database"`, its rows are rolled back after it. Log
-        records of the runs that crash are neither printed nor captured, unless the harness has `quiet=False`.
+        `drive(harness, handle)` sends what the workflow waits for; it is called again after a crash, so let it move the
+        clock by `advance_to`. By default the run is finished by its deadlines. `check` and `drive` may be coroutine
+        functions. Each run has a harness of its own. Inside a test's transaction, or with `store="database"`, its rows
+        are rolled back after it. Log records of the runs that crash are neither printed nor captured, unless the
+        harness has `quiet=False`.
         """
         require_no_loop("crash_everywhere")
-        drive = drive or _finish
+        drive, check = _plain(drive or _finish), None if check is None else _plain(check)
         undisturbed, commits, _ = self._trial(workflow, args, kwargs, drive, check, None)
         trials = [(number, when) for number in range(1, commits + 1) for when in ("before", "after")]
         for number, when in trials:
@@ -636,6 +642,25 @@ class Harness(AsyncTwins):
                 return str(run.state), "" if run.error is None else f"{run.error.type}: {run.error.message}"
         return None
 
+    # -- twins for async tests: passes run in the thread in which Django runs all synchronous code of the test, and
+    #    async workflows beside the test on its own event loop
+
+    async def astart(self, workflow: Any, /, *args: Any, id: str | None = None, **kwargs: Any) -> Handle:
+        """`start`, from async code."""
+        return await run_sync(lambda: self.start(workflow, *args, id=id, **kwargs))
+
+    asend = in_async(send)
+    apublish = in_async(publish)
+    aopen_link = in_async(open_link)
+    aanswer = in_async(answer)
+    arun = in_async(run)
+    apeek = in_async(peek)
+    arun_due = in_async(run_due)
+    asettle = in_async(settle)
+    afinish = in_async(finish)
+    acrash_everywhere = in_async(crash_everywhere)
+    aassert_deterministic = in_async(assert_deterministic)
+
     def _check_call(self, call: Call) -> None:
         trials.note_call(call, running_place()[1])
         if call.is_rollback:
@@ -668,6 +693,25 @@ def _is_lost(entry: EntryRecord) -> bool:
 
 class _Repeated(BaseException):
     """A broken promise of the engine. A BaseException, so that the code under test cannot catch it."""
+
+
+def require_no_loop(verb: str) -> None:
+    """Raise RuntimeError if an event loop runs in this thread; name the twin of `Harness.verb` to await."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if "DJANGO_ALLOW_ASYNC_UNSAFE" in os.environ:  # an event loop of another tool, such as Playwright's
+        return
+    raise RuntimeError(
+        f"Harness.{verb}() was called while an event loop runs in this thread, and a pass would block it: write "
+        f"`await harness.a{verb}(...)`"
+    )
+
+
+def _plain(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a coroutine function as a plain function, for a thread that an event loop waits for."""
+    return async_to_sync(function) if inspect.iscoroutinefunction(function) else function
 
 
 def _finish(harness: Harness, handle: Handle) -> None:
