@@ -35,6 +35,36 @@ from durable.models.rows import ErrorField, JSONTextField, NameField, QueueField
 from durable.store.routines.operations import RoomForUpdates
 
 _ID = ("id", BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"))
+_STATES = ["pending", "running", "sleeping", "paused", "rolling_back", "completed", "failed", "cancelled"]
+_KINDS = [
+    "step",
+    "loop",
+    "sleep",
+    "message",
+    "send",
+    "join",
+    "race",
+    "removed",
+    "version_check",
+    "rollback_checkpoint",
+    "compensate",
+    "child",
+    "map",
+    "tag",
+    "link",
+    "publish",
+]
+
+
+def _of(table: str, name: str, **given: bool) -> ForeignKey:
+    """Return the reference of a row to its row in `table`, without an index of its own; `name` leads back."""
+    return ForeignKey(to=f"durable.{table}", on_delete=CASCADE, related_name=name, db_index=False, **given)
+
+
+def _beside(table: str, name: str, **given: bool) -> OneToOneField:
+    """Return the primary key of a row that belongs to one row in `table`."""
+    key = {"primary_key": True, "serialize": False, **given}
+    return OneToOneField(to=f"durable.{table}", on_delete=CASCADE, related_name=name, **key)
 
 
 def refuse_tables_of_before(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -148,21 +178,7 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     CheckConstraint(condition=~Q(id=""), name="durable_run_has_an_id"),
-                    CheckConstraint(
-                        condition=Q(
-                            state__in=[
-                                "pending",
-                                "running",
-                                "sleeping",
-                                "paused",
-                                "rolling_back",
-                                "completed",
-                                "failed",
-                                "cancelled",
-                            ]
-                        ),
-                        name="durable_run_state_is_known",
-                    ),
+                    CheckConstraint(condition=Q(state__in=_STATES), name="durable_run_state_is_known"),
                     CheckConstraint(
                         condition=Q(pending_request__in=["", "pause", "cancel", "cancel_rollback"]),
                         name="durable_run_pending_request_is_known",
@@ -205,7 +221,6 @@ class Migration(migrations.Migration):
                 ("noted_at", DateTimeField(blank=True, null=True)),
                 ("noted_by", SafeTextField(blank=True, db_default="", default="")),
             ],
-            options={"abstract": False},
         ),
         migrations.CreateModel(
             name="ChildGroup",
@@ -221,16 +236,7 @@ class Migration(migrations.Migration):
                 ("when_held", NameField(db_default="keep", default="keep", max_length=8)),
                 ("is_over", BooleanField(default=False)),
                 ("is_dropped", BooleanField(default=False)),
-                (
-                    "parent",
-                    ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=CASCADE,
-                        related_name="child_groups",
-                        to="durable.run",
-                    ),
-                ),
+                ("parent", _of("run", "child_groups", db_constraint=False)),
             ],
             options={
                 "indexes": [Index(fields=["parent", "position"], name="durable_group_of_parent")],
@@ -251,35 +257,13 @@ class Migration(migrations.Migration):
                 ("output", SafeTextField(blank=True, null=True)),
                 ("arguments", SafeTextField(blank=True, null=True)),
                 ("data", JSONTextField(blank=True, default=dict)),
-                ("run", ForeignKey(db_index=False, on_delete=CASCADE, related_name="entries", to="durable.run")),
+                ("run", _of("run", "entries")),
             ],
             options={
                 "verbose_name_plural": "entries",
                 "constraints": [
                     UniqueConstraint(fields=("run", "location"), name="durable_entry_once_per_location"),
-                    CheckConstraint(
-                        condition=Q(
-                            kind__in=[
-                                "step",
-                                "loop",
-                                "sleep",
-                                "message",
-                                "send",
-                                "join",
-                                "race",
-                                "removed",
-                                "version_check",
-                                "rollback_checkpoint",
-                                "compensate",
-                                "child",
-                                "map",
-                                "tag",
-                                "link",
-                                "publish",
-                            ]
-                        ),
-                        name="durable_entry_kind_is_known",
-                    ),
+                    CheckConstraint(condition=Q(kind__in=_KINDS), name="durable_entry_kind_is_known"),
                 ],
                 "indexes": [
                     Index(condition=Q(kind="publish"), fields=["run", "ordinal"], name="durable_entry_published")
@@ -293,7 +277,6 @@ class Migration(migrations.Migration):
                 ("at_once", IntegerField()),
                 ("override", IntegerField(blank=True, null=True)),
             ],
-            options={"abstract": False},
         ),
         migrations.CreateModel(
             name="MovedName",
@@ -316,7 +299,6 @@ class Migration(migrations.Migration):
                 ("override_spacing", BigIntegerField(db_default=0, default=0)),
                 ("override_burst", IntegerField(db_default=0, default=0)),
             ],
-            options={"abstract": False},
         ),
         migrations.CreateModel(
             name="RenamedStep",
@@ -329,9 +311,7 @@ class Migration(migrations.Migration):
             ],
             options={"default_permissions": ()},
         ),
-        migrations.CreateModel(
-            name="RetentionProgress", fields=[_ID, ("until", DateTimeField())], options={"abstract": False}
-        ),
+        migrations.CreateModel(name="RetentionProgress", fields=[_ID, ("until", DateTimeField())]),
         migrations.CreateModel(
             name="RollupProgress",
             fields=[
@@ -340,7 +320,6 @@ class Migration(migrations.Migration):
                 ("asked_at", DateTimeField(blank=True, null=True)),
                 ("asked_xid", BigIntegerField(default=0)),
             ],
-            options={"abstract": False},
         ),
         migrations.CreateModel(
             name="AlertState",
@@ -364,59 +343,28 @@ class Migration(migrations.Migration):
         ),
         migrations.CreateModel(
             name="Cascade",
-            fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        db_constraint=False,
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="cascade",
-                        serialize=False,
-                        to="durable.run",
-                    ),
-                ),
-                ("began_at", DateTimeField()),
-            ],
-            options={"abstract": False},
+            fields=[("run", _beside("run", "cascade", db_constraint=False)), ("began_at", DateTimeField())],
         ),
         migrations.CreateModel(
             name="RunLimit",
             fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        on_delete=CASCADE, primary_key=True, related_name="limit", serialize=False, to="durable.run"
-                    ),
-                ),
+                ("run", _beside("run", "limit")),
                 ("deadline", DateTimeField(blank=True, null=True)),
                 ("length", FloatField(blank=True, null=True)),
                 ("work_limit", FloatField(blank=True, null=True)),
                 ("worked", FloatField(default=0.0)),
                 ("in_doubt", DateTimeField(blank=True, null=True)),
             ],
-            options={"abstract": False},
         ),
         migrations.CreateModel(
             name="RunRank",
             fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        db_constraint=False,
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="ranking",
-                        serialize=False,
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _beside("run", "ranking", db_constraint=False)),
                 ("priority", NameField(blank=True, max_length=200)),
                 ("head_start", IntegerField()),
                 ("share", NameField(blank=True, max_length=200)),
                 ("weight", FloatField()),
             ],
-            options={"abstract": False},
         ),
         migrations.CreateModel(
             name="Attempt",
@@ -428,7 +376,7 @@ class Migration(migrations.Migration):
                 ("started_at", DateTimeField()),
                 ("finished_at", DateTimeField()),
                 ("error", ErrorField()),
-                ("run", ForeignKey(db_index=False, on_delete=CASCADE, related_name="attempts", to="durable.run")),
+                ("run", _of("run", "attempts")),
             ],
             options={
                 "ordering": ["id"],
@@ -451,16 +399,7 @@ class Migration(migrations.Migration):
                 ("stack_taken_at", DateTimeField(blank=True, null=True)),
                 ("stack", SafeTextField(blank=True, default="")),
                 ("abandon_asked_at", DateTimeField(blank=True, null=True)),
-                (
-                    "run",
-                    ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=CASCADE,
-                        related_name="activities",
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _of("run", "activities", db_constraint=False)),
                 ("summary", SafeTextField(blank=True, db_default="", default="")),
             ],
             options={
@@ -478,7 +417,7 @@ class Migration(migrations.Migration):
                 _ID,
                 ("build", NameField(max_length=200)),
                 ("first_seen_at", DateTimeField()),
-                ("cause", ForeignKey(db_index=False, on_delete=CASCADE, related_name="builds", to="durable.cause")),
+                ("cause", _of("cause", "builds")),
             ],
             options={
                 "indexes": [Index(fields=["cause", "first_seen_at"], name="durable_causebuild_by_time")],
@@ -488,17 +427,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="GroupTally",
             fields=[
-                (
-                    "group",
-                    OneToOneField(
-                        db_constraint=False,
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="tally",
-                        serialize=False,
-                        to="durable.childgroup",
-                    ),
-                ),
+                ("group", _beside("childgroup", "tally", db_constraint=False)),
                 ("created", IntegerField(default=0)),
                 ("waiting", IntegerField(default=0)),
                 ("running", IntegerField(default=0)),
@@ -514,12 +443,7 @@ class Migration(migrations.Migration):
             name="ChildReader",
             fields=[
                 _ID,
-                (
-                    "child",
-                    ForeignKey(
-                        db_constraint=False, db_index=False, on_delete=CASCADE, related_name="readers", to="durable.run"
-                    ),
-                ),
+                ("child", _of("run", "readers", db_constraint=False)),
                 (
                     "run",
                     ForeignKey(
@@ -532,16 +456,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="EntryMetadata",
             fields=[
-                (
-                    "entry",
-                    OneToOneField(
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="metadata",
-                        serialize=False,
-                        to="durable.entry",
-                    ),
-                ),
+                ("entry", _beside("entry", "metadata")),
                 ("status", NameField(default="pending", max_length=16)),
                 ("attempts", IntegerField(default=0)),
                 ("error", ErrorField(blank=True, null=True)),
@@ -613,7 +528,6 @@ class Migration(migrations.Migration):
                     ForeignKey(db_constraint=False, on_delete=CASCADE, related_name="keyed_sends", to="durable.run"),
                 ),
             ],
-            options={"abstract": False},
         ),
         migrations.CreateModel(
             name="Lane",
@@ -634,16 +548,7 @@ class Migration(migrations.Migration):
                 ("logger", NameField(blank=True, max_length=200)),
                 ("location", NameField(blank=True, default="", max_length=1024)),
                 ("text", SafeTextField(blank=True)),
-                (
-                    "run",
-                    ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=CASCADE,
-                        related_name="log_lines",
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _of("run", "log_lines", db_constraint=False)),
             ],
             options={"ordering": ["id"], "indexes": [Index(fields=["run", "id"], name="durable_log_of_run")]},
         ),
@@ -712,7 +617,7 @@ class Migration(migrations.Migration):
                 ("received_by", NameField(blank=True, default="", max_length=1024)),
                 ("response", SafeTextField(blank=True, null=True)),
                 ("idempotency_id", NameField(blank=True, max_length=400, null=True)),
-                ("run", ForeignKey(db_index=False, on_delete=CASCADE, related_name="inbox", to="durable.run")),
+                ("run", _of("run", "inbox")),
             ],
             options={
                 "ordering": ["run", "order"],
@@ -785,12 +690,7 @@ class Migration(migrations.Migration):
                 ("key", NameField(blank=True, max_length=200)),
                 ("units", IntegerField()),
                 ("at", DateTimeField()),
-                (
-                    "run",
-                    ForeignKey(
-                        db_constraint=False, db_index=False, on_delete=CASCADE, related_name="+", to="durable.run"
-                    ),
-                ),
+                ("run", _of("run", "+", db_constraint=False)),
             ],
             options={
                 "indexes": [Index(fields=["limit", "key", "at"], name="durable_reservation_in_order")],
@@ -822,12 +722,7 @@ class Migration(migrations.Migration):
                 ("value", NameField(max_length=1000)),
                 ("start_value", NameField(blank=True, max_length=1000, null=True)),
                 ("created_at", DateTimeField()),
-                (
-                    "run",
-                    ForeignKey(
-                        db_constraint=False, db_index=False, on_delete=CASCADE, related_name="tags", to="durable.run"
-                    ),
-                ),
+                ("run", _of("run", "tags", db_constraint=False)),
             ],
             options={
                 "indexes": [Index(fields=["name", "value", "created_at", "run"], name="durable_runtag_newest")],
@@ -929,12 +824,7 @@ class Migration(migrations.Migration):
                 ("place", BigIntegerField(default=0)),
                 ("since", DateTimeField()),
                 ("wants", JSONTextField(default=list)),
-                (
-                    "run",
-                    ForeignKey(
-                        db_constraint=False, db_index=False, on_delete=CASCADE, related_name="slots", to="durable.run"
-                    ),
-                ),
+                ("run", _of("run", "slots", db_constraint=False)),
             ],
             options={
                 "indexes": [
@@ -964,12 +854,7 @@ class Migration(migrations.Migration):
                 ("attempt", IntegerField()),
                 ("number", BigIntegerField()),
                 ("details", SafeTextField()),
-                (
-                    "run",
-                    ForeignKey(
-                        db_constraint=False, db_index=False, on_delete=CASCADE, related_name="saves", to="durable.run"
-                    ),
-                ),
+                ("run", _of("run", "saves", db_constraint=False)),
             ],
             options={
                 "constraints": [UniqueConstraint(fields=("run", "location"), name="durable_stepsave_once_per_location")]
@@ -986,10 +871,7 @@ class Migration(migrations.Migration):
                 ("run_id", NameField(blank=True, default="", max_length=200)),
                 ("why", SafeTextField(blank=True, default="")),
                 ("decided_at", DateTimeField()),
-                (
-                    "schedule",
-                    ForeignKey(db_index=False, on_delete=CASCADE, related_name="ticks", to="durable.schedule"),
-                ),
+                ("schedule", _of("schedule", "ticks")),
             ],
             options={
                 "default_permissions": (),
@@ -1029,17 +911,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Child",
             fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        db_constraint=False,
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="child_of",
-                        serialize=False,
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _beside("run", "child_of", db_constraint=False)),
                 ("location", NameField(max_length=1024)),
                 ("generation", IntegerField(default=0)),
                 ("when_parent_ends", NameField(max_length=8)),
@@ -1047,16 +919,7 @@ class Migration(migrations.Migration):
                 ("position", BigIntegerField()),
                 ("is_dropped", BooleanField(default=False)),
                 ("member_of", NameField(blank=True, max_length=200, null=True)),
-                (
-                    "parent",
-                    ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=CASCADE,
-                        related_name="child_rows",
-                        to="durable.run",
-                    ),
-                ),
+                ("parent", _of("run", "child_rows", db_constraint=False)),
             ],
             options={
                 "verbose_name_plural": "children",
@@ -1072,12 +935,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Failure",
             fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        on_delete=CASCADE, primary_key=True, related_name="failure", serialize=False, to="durable.run"
-                    ),
-                ),
+                ("run", _beside("run", "failure")),
                 ("workflow", NameField(max_length=200)),
                 ("queue", NameField(max_length=200)),
                 ("worker", SafeTextField(blank=True, default="")),
@@ -1085,7 +943,7 @@ class Migration(migrations.Migration):
                 ("run_created_at", DateTimeField()),
                 ("is_open", BooleanField(default=True)),
                 ("build", NameField(blank=True, db_default="", default="", max_length=200)),
-                ("cause", ForeignKey(db_index=False, on_delete=CASCADE, related_name="failures", to="durable.cause")),
+                ("cause", _of("cause", "failures")),
                 (
                     "parent",
                     ForeignKey(
@@ -1122,16 +980,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="HeldStart",
             fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="held_start",
-                        serialize=False,
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _beside("run", "held_start")),
                 ("workflow", NameField(max_length=200)),
                 ("due_at", DateTimeField()),
             ],
@@ -1140,17 +989,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="HistoryCount",
             fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        db_constraint=False,
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="history_count",
-                        serialize=False,
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _beside("run", "history_count", db_constraint=False)),
                 ("noted_at", DateTimeField(blank=True, null=True)),
                 ("counted_as", NameField(blank=True, default="", max_length=100)),
                 ("counts", SafeTextField(blank=True, default="")),
@@ -1164,17 +1003,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="RunKey",
             fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        db_constraint=False,
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="key",
-                        serialize=False,
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _beside("run", "key", db_constraint=False)),
                 ("workflow", NameField(max_length=200)),
                 ("key", NameField(max_length=200)),
                 ("is_open", BooleanField(default=True, null=True)),
@@ -1196,29 +1025,10 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Turn",
             fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        db_constraint=False,
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="turn",
-                        serialize=False,
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _beside("run", "turn", db_constraint=False)),
                 ("position", BigIntegerField()),
                 ("due_at", DateTimeField()),
-                (
-                    "group",
-                    ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=CASCADE,
-                        related_name="turns",
-                        to="durable.childgroup",
-                    ),
-                ),
+                ("group", _of("childgroup", "turns", db_constraint=False)),
             ],
             options={"indexes": [Index(fields=["group", "position"], name="durable_turn_in_order")]},
         ),
@@ -1243,22 +1053,11 @@ class Migration(migrations.Migration):
                 ("decided_at", DateTimeField(blank=True, null=True)),
                 ("in_doubt_since", DateTimeField(blank=True, null=True)),
             ],
-            options={"abstract": False},
         ),
         migrations.CreateModel(
             name="RunStatus",
             fields=[
-                (
-                    "run",
-                    OneToOneField(
-                        db_constraint=False,
-                        on_delete=CASCADE,
-                        primary_key=True,
-                        related_name="shown",
-                        serialize=False,
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _beside("run", "shown", db_constraint=False)),
                 ("fence", BigIntegerField()),
                 ("number", BigIntegerField()),
                 ("text", SafeTextField()),
@@ -1277,16 +1076,7 @@ class Migration(migrations.Migration):
                 ("object_pk", NameField(max_length=1000)),
                 ("cancels", BooleanField(db_default=False, default=False)),
                 ("created_at", DateTimeField()),
-                (
-                    "run",
-                    ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=CASCADE,
-                        related_name="subjects",
-                        to="durable.run",
-                    ),
-                ),
+                ("run", _of("run", "subjects", db_constraint=False)),
             ],
             options={
                 "default_permissions": (),
@@ -1312,7 +1102,7 @@ class Migration(migrations.Migration):
                 ("used_at", DateTimeField(blank=True, null=True)),
                 ("closed_at", DateTimeField(blank=True, null=True)),
                 ("message_id", NameField(blank=True, default="", max_length=200)),
-                ("run", ForeignKey(db_index=False, on_delete=CASCADE, related_name="links", to="durable.run")),
+                ("run", _of("run", "links")),
             ],
             options={
                 "abstract": False,
@@ -1365,7 +1155,7 @@ class Migration(migrations.Migration):
                 ("after", BigIntegerField()),
                 ("since", DateTimeField(blank=True, null=True)),
                 ("seen", BigIntegerField(default=0)),
-                ("run", ForeignKey(db_index=False, on_delete=CASCADE, related_name="event_waits", to="durable.run")),
+                ("run", _of("run", "event_waits")),
             ],
             options={
                 "default_permissions": (),
@@ -1395,7 +1185,7 @@ class Migration(migrations.Migration):
                 ("barred", SafeTextField(blank=True, db_default="", default="")),
                 ("claimed", NameField(blank=True, db_default="", default="", max_length=1500)),
                 ("details", SafeTextField()),
-                ("run", ForeignKey(db_index=False, on_delete=CASCADE, related_name="questions", to="durable.run")),
+                ("run", _of("run", "questions")),
             ],
             options={
                 "default_permissions": (),
