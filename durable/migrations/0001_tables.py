@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 from django.conf import settings
 from django.core.management import CommandError
@@ -56,15 +57,15 @@ _KINDS = [
 ]
 
 
-def _of(table: str, name: str, **given: bool) -> ForeignKey:
+def _of(table: str, name: str, **given: Any) -> ForeignKey[Any, Any]:
     """Return the reference of a row to its row in `table`, without an index of its own; `name` leads back."""
     return ForeignKey(to=f"durable.{table}", on_delete=CASCADE, related_name=name, db_index=False, **given)
 
 
-def _beside(table: str, name: str, **given: bool) -> OneToOneField:
+def _beside(table: str, name: str, **given: Any) -> OneToOneField[Any, Any]:
     """Return the primary key of a row that belongs to one row in `table`."""
-    key = {"primary_key": True, "serialize": False, **given}
-    return OneToOneField(to=f"durable.{table}", on_delete=CASCADE, related_name=name, **key)
+    given |= {"primary_key": True, "serialize": False}
+    return OneToOneField(to=f"durable.{table}", on_delete=CASCADE, related_name=name, **given)
 
 
 def refuse_tables_of_before(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
