@@ -730,6 +730,13 @@ class Journal:
             tags = {name: value for each in pending.changes.get(TagChange, ()) for name, value in each.tags.items()}
             return Uncommitted(entries, list(pending.deleted), TagChange(self.run.created_at, tags) if tags else None)
 
+    def has_only_entries(self) -> bool:
+        """Return True if the next commit writes entries and nothing else: an ordinary one, of most steps."""
+        with self.lock:
+            pending = self._pending
+            is_more = pending.deleted or pending.changes or pending.released_slots or pending.held or self._held_at
+            return bool(pending.entries) and not (is_more or self._ends_crashes or self.status)
+
     def check_not_lost(self) -> None:
         """Raise PassAborted if a commit was not answered."""
         if self.is_lost:

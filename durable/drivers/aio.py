@@ -1,9 +1,10 @@
 """The asynchronous driver: branches are tasks, and an async step is cancelled at its timeout.
 
 Commits and synchronous functions run in the thread that waits for the loop, so that they use the ORM and the
-transactions of that thread (`durable.drivers.threads`); the event loop runs in another thread meanwhile. The
-synchronous functions of branches run in threads of their own, as in a synchronous workflow, except for atomic steps.
-Branches that commit at the same time share a commit. Must not decide anything: operations do.
+transactions of that thread (`durable.drivers.threads`); the event loop runs in another thread meanwhile. Most commits
+of a body without branches are sent from the loop itself (`durable.drivers.loop_commits`). The synchronous functions of
+branches run in threads of their own, as in a synchronous workflow, except for atomic steps. Branches that commit at the
+same time share a commit. Must not decide anything: operations do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope, running_step
@@ -23,8 +24,19 @@ from durable.core.effects import SAVE, Ask, Body, Call, Effect, Fork, Operation,
 from durable.core.scope import Scope
 from durable.core.words import is_readable, kind_of
 from durable.drivers import loop_threads
-from durable.drivers.host import Host, body_failure, call_atomically, call_unawaited, refuse_lazy_body, within_timeout
+from durable.drivers.host import (
+    Host,
+    SentSaves,
+    body_failure,
+    call_atomically,
+    call_unawaited,
+    refuse_lazy_body,
+    within_timeout,
+)
 from durable.drivers.threads import LoopDelegate, Outcome, call_in_branch_thread, unwrapped
+
+if TYPE_CHECKING:
+    from durable.drivers.loop_commits import LoopCommits
 
 
 class AsyncDriver:
@@ -33,6 +45,7 @@ class AsyncDriver:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._owner: LoopDelegate
+        self._commits: LoopCommits | None = None  # of the newest body
         self._spare_threads: asyncio.Semaphore
         self._forks = 0  # under way: then other branches wait for the owner's thread
         self._gathering: _Gathering | None = None
@@ -46,7 +59,7 @@ class AsyncDriver:
         effect, value = _resumed(operation.send, None)
         while effect is not None:
             if isinstance(effect, Body):
-                effect, value = loop_threads.run(self._run_body, operation, effect)
+                effect, value = self._looped(operation, effect)
                 continue
             try:
                 outcome = yield effect
@@ -56,15 +69,27 @@ class AsyncDriver:
                 effect, value = _resumed(operation.send, outcome)
         return value
 
-    async def _run_body(self, operation: Operation, effect: Body) -> tuple[Effect | None, Any]:
+    def _looped(self, operation: Operation, effect: Body) -> tuple[Effect | None, Any]:
+        try:
+            return loop_threads.run(self._run_body, operation, effect, self.host.sent_saves())
+        finally:
+            if self._commits is not None:  # an interruption may have come before the body
+                self._commits.end()
+
+    async def _run_body(self, operation: Operation, effect: Body, saves: SentSaves) -> tuple[Effect | None, Any]:
         """Return the operation's next effect, which it may reach while tasks left by the body still run."""
+        from durable.drivers.loop_commits import LoopCommits
+
         self._owner = LoopDelegate()
+        self._commits = LoopCommits(self._owner, saves)
         self._spare_threads = asyncio.Semaphore(max(1, self.host.max_threads))
         self._forks = 0
         try:
             outcome = await self._body(effect)
         except BaseException as error:
             return _resumed(operation.throw, error)
+        finally:
+            self._commits.leave()
         return _resumed(operation.send, outcome)
 
     # -- operations
@@ -163,6 +188,9 @@ class AsyncDriver:
         """Save the journal, together with the branches that ask for it before the save begins."""
         gathering = self._gathering
         if gathering is None or gathering.has_begun:
+            if not self._forks and self._commits is not None and (ended := self._commits.begin()) is not None:
+                unwrapped(await ended)
+                return
             gathering = self._gathering = _Gathering()
             gathering.save = self._owner.submit(gathering.begin, self.host)
             unwrapped(await gathering.save)

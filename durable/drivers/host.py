@@ -29,6 +29,53 @@ from durable.drivers.threads import ThreadDelegate
 from durable.drivers.timeouts import HeartbeatTimer, InterruptibleTask, TimedOut, arose_from, call_with_timeout
 
 
+class SentSave(Protocol):
+    """An ordinary save whose commit is sent by an event loop, which has the connection for itself until `close`."""
+
+    @property
+    def is_flushed(self) -> bool:
+        """False as long as part of the statement waits for the socket to be writable."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the answer asks for nothing. Known once it is there."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there is something to take from the server."""
+
+    def send(self) -> bool:
+        """Send what the journal holds. Return False if it cannot be sent: it is as if this save had not begun."""
+
+    def proceed(self) -> bool:
+        """Send what is left and take what has come. Return True once the answer or an error is there. Never blocks."""
+
+    def close(self) -> None:
+        """Leave the connection to its thread. The descriptor stays open."""
+
+    def finish(self) -> None:
+        """Do what follows from the answer, as `Host.save` does. In the thread of the connection unless `is_plain`."""
+
+
+class SentSaves(Protocol):
+    """Opens saves for an event loop."""
+
+    def open(self) -> SentSave | None:
+        """Open a save of what the journal holds, without sending it; None if it has to be made by `Host.save`."""
+
+    def close(self) -> None:
+        """Close the descriptors of the saves. None is under way."""
+
+
+class NoSentSaves:
+    """No save is sent by an event loop."""
+
+    def open(self) -> None:
+        """Return None."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class Host(Protocol):
     """The surroundings of one pass."""
 
@@ -45,6 +92,9 @@ class Host(Protocol):
 
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""
+
+    def sent_saves(self) -> SentSaves:
+        """Return the saves that an event loop sends on the connection of this thread, which waits for the loop."""
 
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         """Run `call`, `record` and a commit in one transaction of the store's database.

@@ -21,6 +21,7 @@ import asyncio
 import contextvars
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
@@ -167,7 +168,8 @@ Result = TypeVar("Result")
 Outcome = tuple[Result | None, BaseException | None]
 
 
-def _outcome(function: Callable[..., Result], args: tuple[Any, ...] = ()) -> Outcome[Result]:
+def outcome_of(function: Callable[..., Result], args: tuple[Any, ...] = ()) -> Outcome[Result]:
+    """Call the function; return what it returned or raised."""
     try:
         return function(*args), None
     except BaseException as error:  # raised in the thread or task that asked for the call
@@ -274,7 +276,7 @@ class _Call(Generic[Result]):
         self._ended: SimpleQueue[Outcome[Result] | None] = SimpleQueue()
 
     def make(self) -> None:
-        self._ended.put(_outcome(self._function))
+        self._ended.put(outcome_of(self._function))
 
     def decline(self) -> None:
         self._ended.put(None)
@@ -287,8 +289,8 @@ class _Call(Generic[Result]):
 # -- from an event loop
 
 
-class _HandedOver(asyncio.Future[Outcome[Result]]):
-    """The outcome of a call in another thread, which is not cut short.
+class HandedOver(asyncio.Future[Outcome[Result]]):
+    """The outcome of a call in another thread, or of a commit, which is not cut short.
 
     A task that is cancelled while it awaits the outcome is cancelled when it has it.
     """
@@ -300,9 +302,7 @@ class _HandedOver(asyncio.Future[Outcome[Result]]):
         return False
 
 
-def _hand_over(
-    loop: asyncio.AbstractEventLoop, ended: _HandedOver[Result], call: Callable[[], Outcome[Result]]
-) -> None:
+def _hand_over(loop: asyncio.AbstractEventLoop, ended: HandedOver[Result], call: Callable[[], Outcome[Result]]) -> None:
     outcome: Outcome[Result] = None, RuntimeError("the call was cut off")
     try:
         outcome = call()
@@ -314,14 +314,47 @@ class LoopDelegate:
     """Calls for the thread that waits for the running event loop.
 
     They go straight to the executor that asgiref keeps for the thread, at half the cost of asgiref's own calls.
+
+    The thread makes calls, other code's too, or leaves its connection to the loop: they take turns, and calls go first.
+    A turn is no Lock, because a signal handler's exception may leave it locked in the thread that waits for the loop.
+    That thread can still take it then.
     """
 
     def __init__(self) -> None:
         self._executor = _executor()
+        self._turn = threading.RLock()
+        self._asked: deque[None] = deque()  # one for each call that has not ended: unlike a number, it needs no lock
+        if self._executor is not None:
+            self._submit_to = self._executor.submit
+            vars(self._executor)["submit"] = self._submit_in_turn
+
+    def _submit_in_turn(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+        self._asked.append(None)
+        future = self._submit_to(self._in_turn, function, *args, **options)
+        future.add_done_callback(lambda _: self._asked.pop())
+        return future
+
+    def _in_turn(self, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
+        with self._turn:
+            return function(*args, **options)
+
+    def take_turn(self) -> bool:
+        """Keep calls waiting until `end_turn`; called by the loop. Return False if the thread has one to make."""
+        return self._executor is not None and not self._asked and self._turn.acquire(blocking=False)
+
+    def end_turn(self) -> None:
+        """Let the thread make calls again."""
+        self._turn.release()
+
+    def leave(self) -> None:
+        """End the calls; called by the thread itself. Wait for the loop's turn."""
+        with self._turn:
+            if self._executor is not None:
+                vars(self._executor).pop("submit", None)
 
     def submit(self, function: Callable[..., Result], *args: Any) -> asyncio.Future[Outcome[Result]]:
         """Call a function of the engine in that thread; return a future of its outcome."""
-        return self._submit(partial(_outcome, function, args))
+        return self._submit(partial(outcome_of, function, args))
 
     async def call(self, function: Callable[..., Result], *args: Any) -> Result:
         """Call a function of the engine in that thread; return what it returns or raise what it raises."""
@@ -332,15 +365,25 @@ class LoopDelegate:
 
         As in a call by asgiref, the code has a copy of the caller's context, and may call back into the running loop.
         """
-        call = partial(_outcome, function, args)
+        call = partial(outcome_of, function, args)
         if self._executor is not None:  # otherwise asgiref calls it
             context = contextvars.copy_context()
             call = partial(context.run, _as_by_asgiref, context, asyncio.get_running_loop(), call)
         return unwrapped(await self._submit(call))
 
-    def _submit(self, call: Callable[[], Outcome[Result]]) -> asyncio.Future[Outcome[Result]]:
+    def hand_over(self, ended: HandedOver[Result], function: Callable[[], Result]) -> None:
+        """Call a function of the engine in that thread, for the outcome of `ended`."""
+        try:
+            self._submit(partial(outcome_of, function), ended)
+        except RuntimeError as error:  # nothing waits for the loop any more
+            ended.set_result((None, error))
+
+    def _submit(
+        self, call: Callable[[], Outcome[Result]], ended: HandedOver[Result] | None = None
+    ) -> asyncio.Future[Outcome[Result]]:
         loop = asyncio.get_running_loop()
-        ended: _HandedOver[Result] = _HandedOver(loop=loop)
+        if ended is None:
+            ended = HandedOver(loop=loop)
         work = partial(_hand_over, loop, ended, call)
         if self._executor is not None:
             self._executor.submit(work)
@@ -378,13 +421,13 @@ async def call_in_branch_thread(
     It has the context of the caller. The thread calls `at_end` before it ends.
     """
     loop = asyncio.get_running_loop()
-    ended: _HandedOver[Result] = _HandedOver(loop=loop)
+    ended: HandedOver[Result] = HandedOver(loop=loop)
 
     def call() -> None:
         outcome: Outcome[Result] = None, RuntimeError("the thread of a branch could not be entered or left")
         try:
             with around():
-                outcome = _outcome(function)
+                outcome = outcome_of(function)
         finally:
             loop.call_soon_threadsafe(ended.set_result, outcome)
 

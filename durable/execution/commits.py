@@ -71,13 +71,14 @@ from durable.core.records import (
 )
 from durable.core.registry import WorkflowDefinition
 from durable.core.transitions import started
+from durable.drivers.host import NoSentSaves, SentSaves
 from durable.drivers.threads import ThreadDelegate
 from durable.execution.commit_retry import retry_commit
 from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE, OpenTransactions, in_transaction
 from durable.execution.environment import COMMITS_LOST, LEASE_LOST, Eviction, PassEvents
 from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
-from durable.store.base import MessagesLeft, inherited
+from durable.store.base import MessagesLeft, SentCommit, SentCommits, inherited
 from durable.store.ends import has_function
 from durable.store.families import Decide, recover_family
 from durable.store.transactions import BROKEN, kept_open
@@ -222,32 +223,52 @@ class CommitSession:
         self._answered(self._delegate.call(lambda: self._save(effect, due)), is_over=is_over)
 
     def _save(self, effect: Save, due: int) -> Committed | None:
-        with self._lock:
+        with self._lock, self.settling():
             if effect.run is None and effect.park_change_seq is None and self._generation >= due:
                 return None  # while this branch waited, another one has committed for both
-            try:
-                ends_with_call = effect.run is not None and effect.run.get("state") in ENDED and self._calls_at_end()
-                batch = self._journal.take_batch(
-                    effect.run,
-                    effect.park_change_seq,
-                    awaited_children=effect.awaited_children,
-                    awaited_slots=effect.awaited_slots,
-                    awaited_groups=effect.awaited_groups,
-                )
-                if batch is None:
-                    return None
-                if ends_with_call and batch.run is not None:
-                    batch = replace(batch, ended=replace(self._journal.run, **batch.run))
-                generation = self._journal.taken
-                committed = self._write(batch)
-                self._generation = generation
-                self._journal.mark_committed(batch)
-                return committed
-            except (ControlFlow, PassAborted, EndRefusedError):
-                raise
-            except BaseException:  # raised by a signal handler; code may swallow it
-                self._journal.is_lost = True
-                raise
+            ends_with_call = effect.run is not None and effect.run.get("state") in ENDED and self._calls_at_end()
+            batch = self._journal.take_batch(
+                effect.run,
+                effect.park_change_seq,
+                awaited_children=effect.awaited_children,
+                awaited_slots=effect.awaited_slots,
+                awaited_groups=effect.awaited_groups,
+            )
+            if batch is None:
+                return None
+            if ends_with_call and batch.run is not None:
+                batch = replace(batch, ended=replace(self._journal.run, **batch.run))
+            return self._save_batch(batch, self._journal.taken)
+
+    def _save_batch(self, batch: Batch, generation: int, sent: SentCommit | None = None) -> Committed:
+        committed = self._write(batch, sent=sent)
+        self._generation = generation
+        self._journal.mark_committed(batch)
+        return committed
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Let the pass go on after a save only if it is known what became of the batch."""
+        try:
+            yield
+        except (ControlFlow, PassAborted, EndRefusedError):
+            raise
+        except BaseException:  # raised by a signal handler; code may swallow it
+            self._journal.is_lost = True
+            raise
+
+    # -- saves that an event loop sends
+
+    def sent_saves(self, end_forked_child: Callable[[], None]) -> SentSaves:
+        """Return the saves that an event loop sends; called in the pass's own thread."""
+        commits = self._store.sent_commits()
+        return NoSentSaves() if commits is None else _SentSaves(self, self._journal, commits, end_forked_child)
+
+    def finish(self, batch: Batch, generation: int, sent: SentCommit) -> None:
+        """Do what follows a commit that was sent, as `save` does."""
+        with self._lock, self.settling():
+            committed = self._save_batch(batch, generation, sent)
+        self._answered(committed)
 
     def _calls_at_end(self) -> bool:
         """Return whether the workflow has an `on_end`. Raises EndUnknown if it has one that this process lacks."""
@@ -527,11 +548,11 @@ class CommitSession:
             raise PassAborted(f"the commit was not answered: {error}") from error
         self._journal.restore_batch(batch, without=location)
 
-    def _write(self, batch: Batch, *, in_step_transaction: bool = False) -> Committed:
+    def _write(self, batch: Batch, *, in_step_transaction: bool = False, sent: SentCommit | None = None) -> Committed:
         run = self._journal.run
         try:
             try:
-                committed = self._commit(batch, may_retry=not in_step_transaction)
+                committed = self._commit(batch, may_retry=not in_step_transaction, sent=sent)
             except MessagesLeft:
                 now = self._journal.environment.now()
                 owned = replace(batch, fence=run.fence)  # a retry has raised it
@@ -563,8 +584,10 @@ class CommitSession:
                 self._events.history_too_long()
         return committed
 
-    def _commit(self, batch: Batch, *, may_retry: bool) -> Committed:
+    def _commit(self, batch: Batch, *, may_retry: bool, sent: SentCommit | None) -> Committed:
         try:
+            if sent is not None:
+                return sent.committed()
             sessions.prepare_commit(conf.DATABASE)
             return self._store.commit(batch)
         except SESSION_TROUBLE as trouble:
@@ -599,6 +622,72 @@ class CommitSession:
     def _states(self, ids: Sequence[str]) -> dict[str, str]:
         sessions.restore_used(conf.DATABASE)
         return self._store.states(ids)
+
+
+class _SentSaves:
+    """The `durable.drivers.host.SentSaves` of a pass."""
+
+    def __init__(
+        self, session: CommitSession, journal: Journal, commits: SentCommits, end_forked_child: Callable[[], None]
+    ) -> None:
+        self.session = session
+        self.journal = journal
+        self.end_forked_child = end_forked_child
+        self._commits = commits
+
+    def open(self) -> _SentSave | None:
+        self.end_forked_child()
+        if not self.journal.has_only_entries() or (commit := self._commits.open()) is None:
+            return None
+        return _SentSave(self, commit)
+
+    def close(self) -> None:
+        self._commits.close()
+
+
+class _SentSave:
+    """The `durable.drivers.host.SentSave` of a pass."""
+
+    __slots__ = ("_batch", "_commit", "_generation", "_of", "close", "fileno")
+
+    def __init__(self, of: _SentSaves, commit: SentCommit) -> None:
+        self._of = of
+        self._commit = commit
+        self._batch: Batch
+        self._generation = 0
+        self.fileno = commit.fileno
+        self.close = commit.close
+
+    @property
+    def is_flushed(self) -> bool:
+        return self._commit.is_flushed
+
+    @property
+    def is_plain(self) -> bool:
+        return self._commit.is_plain
+
+    def send(self) -> bool:
+        journal = self._of.journal
+        with self._of.session.settling():
+            batch = journal.take_batch(None, None)
+            assert batch is not None, "the journal holds entries"
+            self._batch, self._generation = batch, journal.taken
+            if self._commit.send(batch):
+                return True
+            journal.restore_batch(batch)
+            return False
+
+    def proceed(self) -> bool:
+        self._of.end_forked_child()
+        is_answered = self._commit.proceed()
+        if is_answered and not self.is_plain:  # until the pass's own thread has found out what that means
+            self._of.journal.is_lost = True
+        return is_answered
+
+    def finish(self) -> None:
+        if not self.is_plain:
+            self._of.journal.is_lost = False
+        self._of.session.finish(self._batch, self._generation, self._commit)
 
 
 class _Change(NamedTuple):

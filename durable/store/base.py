@@ -129,6 +129,45 @@ class Released(NamedTuple):
     queues: frozenset[str]
 
 
+class SentCommit(Protocol):
+    """A commit of entries alone, sent from another thread than that of the connection, which waits meanwhile.
+
+    Nothing blocks. See `durable.drivers.host.SentSave`.
+    """
+
+    #: False as long as part of the statement waits for the socket to be writable.
+    is_flushed: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the answer has come and asks for nothing."""
+
+    def fileno(self) -> int:
+        """Return a descriptor of its own for the socket, the same for all commits on a connection."""
+
+    def send(self, batch: Batch) -> bool:
+        """Send the commit of the batch. Return False if the session is not prepared for it; nothing was sent."""
+
+    def proceed(self) -> bool:
+        """Send what is left and take what has come. Return True once the answer or an error is there."""
+
+    def close(self) -> None:
+        """Leave the connection to its thread."""
+
+    def committed(self) -> Committed:
+        """Return or raise what `Store.commit` would have. In the thread of the connection unless `is_plain`."""
+
+
+class SentCommits(Protocol):
+    """Commits that another thread sends on the connection of the thread that has made this object."""
+
+    def open(self) -> SentCommit | None:
+        """Reserve the connection for a commit; None if the session is not ready for that."""
+
+    def close(self) -> None:
+        """Close the descriptors."""
+
+
 class Store(Protocol):
     """Runs, their histories and their inboxes."""
 
@@ -598,6 +637,9 @@ class Store(Protocol):
         EndRefusedError, and writes nothing, if that fails. Changes of groups are written last, with statements of their
         own; the groups' tallies are locked first.
         """
+
+    def sent_commits(self) -> SentCommits | None:
+        """Return what sends commits on this thread's connection from another thread; None if there is no such way."""
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         """Take slots of limits for an operation of a claimed run: all, or a place in the line of one that is full.

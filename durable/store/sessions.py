@@ -48,6 +48,8 @@ _CHANGES_SQLITE: Final = re.compile(
     r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*(?:PRAGMA|ATTACH|CREATE\s+TEMP)", re.IGNORECASE | re.DOTALL
 )
 _SHOWN: Final = 2_000  # characters of an SQLite statement that are examined
+#: The attribute of psycopg's connection with the call that another thread has sent and that is not answered yet.
+SENDING: Final = "_durable_sending"
 #: Attributes of psycopg's connection: those that can be reset at any moment, and all that are compared.
 _PLAIN_STATE: Final = ("row_factory", "cursor_factory", "server_cursor_factory", "prepare_threshold")
 _PYTHON_STATE: Final = (*_PLAIN_STATE, "read_only", "isolation_level", "deferrable")
@@ -265,6 +267,12 @@ def prepare_commit(alias: str) -> None:
         restore(connection)
     else:
         watch.is_due = True
+
+
+def is_as_new(connection: BaseDatabaseWrapper) -> bool:
+    """Return True if nothing has to be restored before the next statement."""
+    watch = _watch_of(connection)
+    return watch is None or not (watch.is_used or watch.is_due)
 
 
 def restored_by(connection: BaseDatabaseWrapper) -> bool:

@@ -120,6 +120,9 @@ class _Crashing:
         trials.note_starts([started])
         return started
 
+    def sent_commits(self) -> None:
+        """Let each commit come through here."""
+
     def commit(self, batch: Batch) -> Committed:
         committed: Committed = self._counted(lambda: self._next.commit(batch))
         self._after_commit(batch.run_id)

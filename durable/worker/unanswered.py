@@ -14,7 +14,8 @@ taken over, and nobody executes the statement. That happens while the old one is
 the connection, so that no limit of TCP ends it.
 
 Statements are not registered: their thread's frames show whose statement it is, and whether it is the same as at the
-last check. Only PostgreSQL has sockets; elsewhere nothing is watched.
+last check. A commit that an event loop has sent has no waiting thread, so it is noted at its connection. Only
+PostgreSQL has sockets; elsewhere nothing is watched.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class answered_within:  # noqa: N801  # used like a function
             return
         _tell(self._seconds)
         for connection in _waiting():
-            if _statement(frames.get(connection._thread_ident)) is not None:  # type: ignore[attr-defined]  # Django's
+            thread = frames.get(connection._thread_ident)  # type: ignore[attr-defined]  # Django's
+            if _sent(connection) is not None or _statement(thread) is not None:
                 _shut_down(connection)
 
 
@@ -109,8 +111,9 @@ class Statements:
     """Durable's own statements that threads of this process wait for, as seen by one thread."""
 
     def __init__(self) -> None:
-        #: The statements under way at the last check, and since when (monotonic). Keeping a frame identifies its call.
-        self._seen: dict[BaseDatabaseWrapper, tuple[FrameType, float]] = {}
+        #: The statements under way at the last check, and since when (monotonic). Keeping a frame identifies its call,
+        #: and so does an object that an event loop has made for it.
+        self._seen: dict[BaseDatabaseWrapper, tuple[object, float]] = {}
 
     def look(self) -> None:
         """End statements without an answer for as long as a lease lasts, unless the server is busy with them.
@@ -125,7 +128,7 @@ class Statements:
         foreign = set()
         for connection in waiting:
             innermost = frames.get(connection._thread_ident)  # type: ignore[attr-defined]  # Django's
-            frame = _statement(innermost)
+            frame: object = _sent(connection) or _statement(innermost)
             if frame is None:
                 if innermost is None or not _is_in(_place(innermost)[0], _DRIVER):
                     continue
@@ -172,6 +175,11 @@ def _status(connection: BaseDatabaseWrapper) -> int | None:
         status: int = sessions.driver_connection(connection).pgconn.transaction_status
         return status
     return None
+
+
+def _sent(connection: BaseDatabaseWrapper) -> object:
+    """Return the commit that an event loop has sent on the connection; None if its own thread waits, if any."""
+    return getattr(sessions.driver_connection(connection), sessions.SENDING, None)
 
 
 def _tell(seconds: float) -> None:

@@ -121,6 +121,9 @@ class Interrupted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
+    def sent_commits(self) -> None:
+        """No event loop commits past this store."""
+
     def commit(self, batch: Batch) -> Committed:
         if self._errors:
             raise self._errors.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -61,6 +62,28 @@ def atomic(ctx: Context) -> str:
 @workflow(name="faults.unanswered_async")
 async def asynchronous(ctx: AsyncContext) -> str:
     return await ctx.step("strike", strike)
+
+
+def strike_and_close() -> str:
+    try:
+        return strike()
+    finally:
+        connections.close_all()  # this thread's
+
+
+async def strike_beside_the_loop() -> str:
+    return await asyncio.to_thread(strike_and_close)
+
+
+async def nothing() -> None:
+    """Do nothing: the step is committed."""
+
+
+@workflow(name="faults.unanswered_on_loop")
+async def on_loop(ctx: AsyncContext) -> str:
+    for number in range(8):  # until the session has the statement prepared
+        await ctx.step(f"step-{number}", nothing)
+    return await ctx.step("strike", strike_beside_the_loop)
 
 
 @workflow(name="faults.unanswered_branches")
@@ -173,9 +196,11 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
         (plain, lose_after_renewal),
         (atomic, lose_after_renewal),
         (asynchronous, Network.lose_connections),
+        (on_loop, Network.lose_connections),
+        (on_loop, lose_after_renewal),
         (branches, Network.lose_connections),
     ],
-    ids=["pass", "pass and leases", "atomic and leases", "async", "branch"],
+    ids=["pass", "pass and leases", "atomic and leases", "async", "loop", "loop and leases", "branch"],
 )
 def test_a_worker_goes_on_whose_statements_get_no_answer(
     network: Network, caplog: pytest.LogCaptureFixture, flow: Any, lose: Callable[[Network], None]

@@ -42,6 +42,9 @@ class DatabaseWorld:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
+    def sent_commits(self) -> None:
+        """No event loop commits past this store."""
+
     def commit(self, batch: Batch) -> Committed:
         """Commit, and count it."""
         committed = self.inner.commit(batch)

@@ -19,6 +19,9 @@ class Breaking:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
+    def sent_commits(self) -> None:
+        """No event loop commits past this store."""
+
     def commit(self, batch: Batch) -> Committed:
         self.commits += 1
         return self.strike(self.commits, batch, lambda: self.inner.commit(batch))

@@ -695,6 +695,9 @@ class MemoryStore(RateStore, FamilyStore):
         ]
         return found[:limit]
 
+    def sent_commits(self) -> None:
+        return None
+
     def commit(self, batch: Batch) -> Committed:
         function = None if batch.ended is None else ends.function_of(batch.ended.workflow)
         if batch.ended is None or function is None:

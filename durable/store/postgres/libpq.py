@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import psycopg
 from django.db import InternalError, connections
@@ -43,6 +43,15 @@ _unnamed: set[str] = set()
 _unreported: set[str] = set()
 logger = logging.getLogger("durable.store")
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
+
+class SentCall(Protocol):
+    """A call that another thread has sent, and its answer (`durable.store.postgres.sending`)."""
+
+    connection: Any
+
+    def answer(self) -> PGresult:
+        """Return the result that decides. Raises psycopg's errors."""
 
 
 class SQLFunction:
@@ -94,14 +103,20 @@ class SQLFunction:
             return f"SELECT {call}::text"
         return f"SELECT {', '.join(f'{each}::text' for each in self.columns)} FROM {call}"  # noqa: S608
 
-    def __call__(self, alias: str, texts: Sequence[str | None], *, uninterrupted: bool = False) -> Row:
+    def __call__(
+        self, alias: str, texts: Sequence[str | None], *, uninterrupted: bool = False, sent: SentCall | None = None
+    ) -> Row:
         """Call the function with parameters given as text, and return its row. Raises Django's database errors.
+
+        If the call was `sent` by another thread, take its answer.
 
         With `uninterrupted`, Python's signal handlers do not run before the answer has come, which is faster. This is
         for the engine's own commits, not for what the code of a step calls, because that has a timeout.
         """
-        connection: Any = connections[alias]
+        connection: Any = connections[alias] if sent is None else sent.connection
         try:
+            if sent is not None:
+                return self._answered(sent, texts)
             return self._called(connection, texts, uninterrupted=uninterrupted)
         except InternalError as error:
             raise sessions.refused(connection, error) from error.__cause__
@@ -128,15 +143,25 @@ class SQLFunction:
                     answer = self._answer(raw, values, by_name=True, uninterrupted=uninterrupted)
                     if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
                         return _row(answer)
-                    # the session's prepared statements were discarded; nothing was executed
-                    del vars(raw)["_durable_calls"]
-                    _note_lost(connection.alias)
+                    _forget_names(raw, connection.alias)
                 return _row(self._answer(raw, values, by_name=False, uninterrupted=uninterrupted))
         except BaseException:
             if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:  # an unread answer is outstanding
                 connection.close()
             with connection.wrap_database_errors:  # here only: this is for each call
                 raise
+
+    def _answered(self, sent: SentCall, texts: Sequence[str | None]) -> Row:
+        connection = sent.connection
+        try:
+            answer = sent.answer()
+            if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
+                return _row(answer)
+        except psycopg.Error:
+            with connection.wrap_database_errors:
+                raise
+        _forget_names(sessions.driver_connection(connection), connection.alias)
+        return self._called(connection, texts, uninterrupted=True)
 
     def _answer(self, raw: psycopg.Connection[Any], values: Any, *, by_name: bool, uninterrupted: bool) -> PGresult:
         pgconn = raw.pgconn
@@ -148,7 +173,7 @@ class SQLFunction:
             send = partial(pgconn.send_query_prepared, self.prepared_name, values)
         else:
             send = partial(pgconn.send_query_params, self._direct, values, self._types)
-        return _decisive(raw.wait(_Sent(raw, send)))
+        return decisive(raw.wait(_Sent(raw, send)))
 
     def _after(self, preface: str, pgconn: PGconn, values: Sequence[bytes | None]) -> bytes:
         """Send the statements of `preface` and the call as one message; return the answer of the call."""
@@ -157,10 +182,14 @@ class SQLFunction:
         call = b"".join(piece + value for piece, value in zip(pieces, [*quoted, b""], strict=True))
         return preface.encode() + b"; " + call
 
+    def has_name(self, raw: Any, alias: str) -> bool:
+        """Return True if the session has the statement prepared."""
+        known: _Session | None = vars(raw).get("_durable_calls")
+        return known is not None and self.name in known.prepared and _names_are_used(alias)
+
     def _is_prepared(self, raw: Any, alias: str) -> bool:
         """Return True if the session has the statement prepared; prepare it once that pays."""
-        wanted = conf.PREPARED_STATEMENTS
-        if not wanted or (wanted == "auto" and alias in _unnamed):
+        if not _names_are_used(alias):
             return False
         # kept beside psycopg's own state: a pool gives the same session to one Django connection after the other
         known: _Session | None = vars(raw).get("_durable_calls")
@@ -174,11 +203,22 @@ class SQLFunction:
         answer = raw.pgconn.prepare(self.prepared_name, self._direct, self._types)
         if answer.error_field(DiagnosticField.SQLSTATE) != _KNOWN:
             _check(answer)
-        elif wanted == "auto":  # by another client of the same session
+        elif conf.PREPARED_STATEMENTS == "auto":  # by another client of the same session
             _note_lost(alias)
             return False
         known.prepared.add(self.name)
         return True
+
+
+def _names_are_used(alias: str) -> bool:
+    wanted = conf.PREPARED_STATEMENTS
+    return bool(wanted) and not (wanted == "auto" and alias in _unnamed)
+
+
+def _forget_names(raw: Any, alias: str) -> None:
+    """Note that the session's prepared statements were discarded; nothing was executed."""
+    vars(raw).pop("_durable_calls", None)
+    _note_lost(alias)
 
 
 def _note_lost(alias: str) -> None:
@@ -307,7 +347,7 @@ def _through_cursor(connection: BaseDatabaseWrapper, statement: str, texts: Sequ
         return row
 
 
-def _decisive(results: Sequence[PGresult]) -> PGresult:
+def decisive(results: Sequence[PGresult]) -> PGresult:
     """Return the result that decides whether a statement succeeded: the last error, or else the last result.
 
     In autocommit, a statement has its own result first; if its COMMIT fails, that is a second result.

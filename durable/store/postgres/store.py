@@ -59,6 +59,7 @@ from durable.store.postgres.parameters import (
     start_parameters,
     witness_parameters,
 )
+from durable.store.postgres.sending import PostgresCommits, Sending
 from durable.store.rules import row_rules
 from durable.store.tables.descriptions import with_descriptions
 from durable.store.tables.rows import (
@@ -360,6 +361,9 @@ class PostgresStore(DatabaseStore):
             queues |= self.sweep_slots(now, _TOLD_AT_ONCE)[0]
         return queues
 
+    def sent_commits(self) -> PostgresCommits:
+        return PostgresCommits(self.alias, _call_of_entries, self._flush)
+
     def _by_one_function(self, batch: Batch) -> Committed:
         if _only_entries(batch):
             return self._flush(batch)
@@ -370,15 +374,15 @@ class PostgresStore(DatabaseStore):
         return self._call_whole(batch_parameters(batch), batch)
 
     def _call_commit(
-        self, function: SQLFunction, values: Sequence[str | None], batch: Batch | None
+        self, function: SQLFunction, values: Sequence[str | None], batch: Batch | None, sent: Sending | None = None
     ) -> tuple[Row, frozenset[str]]:
         """Call the function of a commit and, if its run's slots change, CHANGE_SLOTS in the same statement.
 
-        Return its row, and the queues to notify because of slots.
+        The call may be `sent`. Return its row, and the queues to notify because of slots.
         """
         try:
             if batch is None or batch.slots is None:
-                return function(self.alias, values, uninterrupted=True), frozenset()
+                return function(self.alias, values, uninterrupted=True, sent=sent), frozenset()
             given = [*values, *_slot_parameters(batch, batch.slots)]
             *row, queues = sql_functions.WITH_SLOTS[function](self.alias, given, uninterrupted=True)
         except IntegrityError as error:
@@ -403,15 +407,9 @@ class PostgresStore(DatabaseStore):
         (request, queues), of_slots = self._call_commit(sql_functions.COMMIT_WITH_CHILDREN, parameters, batch)
         return _answer_of(request, _queues(queues) | of_slots)
 
-    def _flush(self, batch: Batch) -> Committed:
-        entries = row_rules.entries_to_write(batch.entries)
-        run, fence = pack(batch.run_id), str(batch.fence)
-        if len(entries) == 1:
-            values = [run, fence, *sql_functions.recorded(entries[0]), *witness_parameters(batch.witnesses)]
-            [request], queues = self._call_commit(sql_functions.RECORD, values, batch)
-        else:
-            values = [run, fence, entries_json(entries), *witness_parameters(batch.witnesses)]
-            [request], queues = self._call_commit(sql_functions.FLUSH, values, batch)
+    def _flush(self, batch: Batch, sent: Sending | None = None) -> Committed:
+        function, values = _call_of_entries(batch)
+        [request], queues = self._call_commit(function, values, batch, sent)
         return _answer_of(request, queues)
 
     def _complete(self, batch: Batch) -> Committed:
@@ -553,6 +551,15 @@ def _asked(
 ) -> AskedOfActivity:
     where = {"run_id": unpack(run_id), "location": unpack(location)}
     return AskedOfActivity(**where, attempt=attempt, fence=fence, stack=stack, abandon=abandon)
+
+
+def _call_of_entries(batch: Batch) -> tuple[SQLFunction, list[str | None]]:
+    """Return the function that writes a batch of entries alone, and its parameters."""
+    entries = row_rules.entries_to_write(batch.entries)
+    run = [pack(batch.run_id), str(batch.fence)]
+    if len(entries) == 1:
+        return sql_functions.RECORD, [*run, *sql_functions.recorded(entries[0]), *witness_parameters(batch.witnesses)]
+    return sql_functions.FLUSH, [*run, entries_json(entries), *witness_parameters(batch.witnesses)]
 
 
 def _only_entries(batch: Batch) -> bool:

@@ -13,7 +13,7 @@ from django.test.utils import override_settings
 from tests.benchmarks.cpu import cpu_seconds
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
 from tests.benchmarks.passing import claimed, one_pass
-from tests.benchmarks.workflows import asteps, steps, steps_once
+from tests.benchmarks.workflows import acalls, asteps, steps, steps_once
 
 
 @measure("steps", beside_bare=True)
@@ -39,10 +39,18 @@ def one_run_unprepared(bench: Bench) -> Iterator[Figure]:
 
 @measure("async steps", beside_bare=True)
 def one_async_run(bench: Bench) -> Iterator[Figure]:
-    """The same by a coroutine function: steps per second. Its commits are made in a thread, as Django asks for."""
+    """The same by a coroutine function: steps per second. They are called and committed in a thread."""
     count = bench.size(1500, 300)
     record = claimed(asteps.start(count))
     yield Figure("async steps", count / seconds(lambda: one_pass(record)), "/s")
+
+
+@measure("async steps of async functions", beside_bare=True)
+def one_async_run_of_async_functions(bench: Bench) -> Iterator[Figure]:
+    """The same, with steps of coroutine functions: steps per second. The event loop commits them itself."""
+    count = bench.size(1500, 300)
+    record = claimed(acalls.start(count))
+    yield Figure("async steps of async functions", count / seconds(lambda: one_pass(record)), "/s")
 
 
 @measure("steps once")

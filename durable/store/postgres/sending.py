@@ -1,0 +1,153 @@
+"""Commits that one thread sends on the connection of another, without waiting for the answer.
+
+Owns which sessions are ready for that, and the exchange with libpq, which never blocks. The answer is interpreted where
+that of any call is (`durable.store.postgres.libpq`), whatever it is. Must not decide when a commit is sent.
+
+The sending thread holds the lock of psycopg's connection until the answer is there, so that no statement of another
+thread comes between.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from django.db import connections
+from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
+
+from durable.core.records import Batch, Committed
+from durable.store import sessions
+from durable.store.postgres.libpq import SQLFunction, decisive
+
+
+class Sending:
+    """One call of a function of a commit: sent, and answered later."""
+
+    def __init__(self, connection: Any, raw: Any, socket: int) -> None:
+        self.connection = connection
+        self.is_flushed = True
+        self._raw = raw
+        self._socket = socket
+        self._results: list[PGresult] = []
+        self._error: Exception | None = None
+
+    def fileno(self) -> int:
+        """Return a descriptor of its own for the socket."""
+        return self._socket
+
+    def call(self, function: SQLFunction, texts: list[str | None]) -> bool:
+        """Send the call. Return False if the session does not have the function prepared; nothing was sent."""
+        if not function.has_name(self._raw, self.connection.alias):
+            return False
+        values = [None if each is None else each.encode() for each in texts]
+        setattr(self._raw, sessions.SENDING, self)
+        try:
+            self._raw.pgconn.send_query_prepared(function.prepared_name, values)
+            self.is_flushed = not self._raw.pgconn.flush()
+        except psycopg.Error as error:
+            self._error, self.is_flushed = error, False  # `proceed` is called as soon as the socket is writable
+        return True
+
+    def proceed(self) -> bool:
+        """Send what is left and take what has come. Return True once the answer or an error is there."""
+        if self._error is not None:
+            return True
+        pgconn = self._raw.pgconn
+        try:
+            with suppress(psycopg.OperationalError):  # a broken connection, of which libpq makes a result
+                pgconn.consume_input()
+                self.is_flushed = not pgconn.flush()
+            while not pgconn.is_busy():
+                if (result := pgconn.get_result()) is None:
+                    return True
+                self._results.append(result)
+        except psycopg.Error as error:  # the connection was closed
+            self._error = error
+            return True
+        return False
+
+    def close(self) -> None:
+        """Leave the connection to its thread."""
+        vars(self._raw).pop(sessions.SENDING, None)
+        self._raw.lock.release()
+
+    def answer(self) -> PGresult:
+        """Return the result that decides. Raises psycopg's errors."""
+        if self._error is not None:
+            raise self._error
+        return decisive(self._results)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the answer is a row whose only column is empty: there is no request."""
+        if self._error is not None or len(self._results) != 1:
+            return False
+        [result] = self._results
+        return result.status == ExecStatus.TUPLES_OK and result.get_value(0, 0) == b""
+
+
+class PostgresCommit(Sending):
+    """The `durable.store.base.SentCommit` of PostgreSQL."""
+
+    def __init__(self, of: PostgresCommits, connection: Any, raw: Any, socket: int) -> None:
+        super().__init__(connection, raw, socket)
+        self._of = of
+        self._batch: Batch
+
+    def send(self, batch: Batch) -> bool:
+        self._batch = batch
+        return self.call(*self._of.call_of(batch))
+
+    def committed(self) -> Committed:
+        return self._of.committed(self._batch, self)
+
+
+class PostgresCommits:
+    """The `durable.store.base.SentCommits` of PostgreSQL."""
+
+    def __init__(
+        self,
+        alias: str,
+        call_of: Callable[[Batch], tuple[SQLFunction, list[str | None]]],
+        committed: Callable[[Batch, Sending], Committed],
+    ) -> None:
+        self.call_of = call_of
+        self.committed = committed
+        self._connection: Any = connections[alias]
+        self._raw: Any = None
+        #: A descriptor for each session so far. None is closed before the end: its number may be watched.
+        self._sockets: list[int] = []
+
+    def open(self) -> PostgresCommit | None:
+        connection = self._connection
+        raw = sessions.driver_connection(connection)
+        if raw is None or not _is_ready(connection, raw) or not raw.lock.acquire(blocking=False):
+            return None
+        try:
+            if raw is not self._raw:
+                self._sockets.append(os.dup(raw.pgconn.socket))
+                self._raw = raw
+        except (OSError, psycopg.Error):  # the connection is broken, or there are too many open files
+            raw.lock.release()
+            return None
+        return PostgresCommit(self, connection, raw, self._sockets[-1])
+
+    def close(self) -> None:
+        while self._sockets:
+            os.close(self._sockets.pop())
+        self._raw = None
+
+
+def _is_ready(connection: Any, raw: Any) -> bool:
+    """Return True if nothing has to happen in the session before a commit; see `libpq` for what may have to."""
+    if connection.in_atomic_block or connection.needs_rollback or not raw.autocommit:
+        return False
+    if connection.health_check_enabled and not connection.health_check_done:
+        return False
+    pgconn = raw.pgconn
+    is_idle = pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
+    return is_idle and sessions.is_as_new(connection) and not sessions.is_observed(connection)

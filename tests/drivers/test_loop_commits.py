@@ -1,0 +1,341 @@
+"""Commits that the event loop sends itself, and everything that may happen while one is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import psycopg
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection
+
+from durable import AsyncContext, workflow
+from durable.core.control_flow import LeaseLost
+from durable.drivers.host import SentSave
+from durable.drivers.loop_commits import LoopCommits
+from durable.execution.connections import CHILD_EXIT_STATUS
+from durable.handles import Handle
+from durable.models import Entry
+from durable.store.postgres import libpq
+from tests.benchmarks.passing import claimed, one_pass
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
+
+BEFORE = 8  # steps after which the session has the function prepared
+COUNT = 12
+
+_calls: list[int] = []
+_attack: Attack | None = None
+
+
+async def note(number: int) -> int:
+    _calls.append(number)
+    if number == BEFORE and _attack is not None:
+        await _attack.begin()
+    return number
+
+
+@workflow(name="drivers.loop_commits")
+async def counting(ctx: AsyncContext) -> list[int]:
+    return [await ctx.step(f"step-{number}", note, number) for number in range(COUNT)]
+
+
+@dataclass
+class Attack:
+    """Holds the run's row, so that the commit of one step waits in the server; strikes then, and lets it go on."""
+
+    run_id: str
+    strike: Callable[[Attack], object]
+    loop: Any = None
+    task: Any = None
+    backend: int = 0
+    errors: list[BaseException] = field(default_factory=list)
+    thread: threading.Thread | None = None
+
+    async def begin(self) -> None:
+        self.loop, self.task = asyncio.get_running_loop(), asyncio.current_task()
+        held = threading.Event()
+        self.thread = threading.Thread(target=self._hold, args=[held])
+        self.thread.start()
+        assert held.wait(60)
+
+    def _hold(self, held: threading.Event) -> None:
+        try:
+            with psycopg.connect(**_params) as self.holder, psycopg.connect(**_params, autocommit=True) as self.other:
+                self.holder.execute("SELECT 1 FROM durable_run WHERE id = %s FOR UPDATE", [self.run_id])
+                held.set()
+                self.until("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'", self.backend)
+                self.strike(self)
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+    def until(self, query: str, *parameters: Any) -> None:
+        """Wait for a row."""
+        for _ in range(60_000):
+            if self.other.execute(query, parameters).fetchone():
+                return
+            self.other.execute("SELECT pg_sleep(0.001)")
+        raise AssertionError(f"no row of {query}")
+
+    def in_loop(self, function: Callable[[], object]) -> None:
+        """Call the function in the loop's thread, and wait for that."""
+        called = threading.Event()
+        self.loop.call_soon_threadsafe(function)
+        self.loop.call_soon_threadsafe(called.set)
+        assert called.wait(60)
+
+    def entries(self) -> int:
+        """How many steps are committed."""
+        [(count,)] = self.other.execute("SELECT count(*) FROM durable_entry WHERE run_id = %s", [self.run_id])
+        return int(count)
+
+
+_params: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    global _attack
+    monkeypatch.setattr(libpq, "_unnamed", set())
+    monkeypatch.setattr(libpq, "_unreported", set())
+    _calls.clear()
+    connection.ensure_connection()
+    keys = ("host", "port", "user", "password", "dbname")
+    _params.update({key: value for key, value in connection.get_connection_params().items() if key in keys})
+    yield
+    _attack = None
+
+
+_loops: list[LoopCommits] = []
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[SentSave]:
+    """The saves that loops have sent."""
+    saves: list[SentSave] = []
+    proceed = LoopCommits._proceed
+    _loops.clear()
+
+    def noting(commits: LoopCommits) -> None:
+        if (save := commits._save) is not None and save not in saves:
+            saves.append(save)
+            _loops.append(commits)
+        proceed(commits)
+
+    monkeypatch.setattr(LoopCommits, "_proceed", noting)
+    return saves
+
+
+def attacked(strike: Callable[[Attack], object], workflow: Any = counting) -> Handle[Any]:
+    """Execute a pass during which `strike` is called while a commit waits."""
+    global _attack
+    handle: Handle[Any] = workflow.start()
+    record = claimed(handle)
+    _attack = Attack(handle.id, strike, backend=connection.connection.info.backend_pid)
+    try:
+        one_pass(record)
+    finally:
+        assert _attack.thread is not None
+        _attack.thread.join(60)
+        assert not _attack.errors
+    return handle
+
+
+def assert_done_once(handle: Handle[Any]) -> None:
+    assert handle.output == list(range(COUNT))
+    assert _calls == list(range(COUNT))
+    assert Entry.objects.filter(run=handle.id).count() == COUNT
+
+
+def test_steps_of_async_functions_are_committed_by_the_loop(sent: list[SentSave]) -> None:
+    handle = counting.start()
+    one_pass(claimed(handle))
+    assert_done_once(handle)
+    assert len(sent) >= COUNT - BEFORE
+    assert all(save.is_plain for save in sent)
+
+
+@workflow(name="drivers.loop_commits_large")
+async def large(ctx: AsyncContext) -> int:
+    total = 0
+    for number in range(COUNT):
+        total += len(await ctx.step(f"step-{number}", much, number))
+    return total
+
+
+async def much(number: int) -> str:
+    return "x" * (1_000_000 if number == COUNT - 2 else 1)  # more than a socket takes at once
+
+
+def test_what_does_not_fit_into_the_socket_is_sent_bit_by_bit(sent: list[SentSave]) -> None:
+    handle = large.start()
+    one_pass(claimed(handle))
+    assert handle.output == 1_000_000 + COUNT - 1
+    assert len(sent) >= COUNT - BEFORE
+
+
+def test_a_commit_whose_connection_is_killed_happens_once(
+    sent: list[SentSave], caplog: pytest.LogCaptureFixture
+) -> None:
+    def kill(attack: Attack) -> None:
+        attack.other.execute("SELECT pg_terminate_backend(%s)", [attack.backend])
+        attack.until("SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = %s)", attack.backend)
+
+    with caplog.at_level(logging.WARNING, "durable.pass"):
+        handle = attacked(kill)
+    assert_done_once(handle)
+    assert "a commit failed and is retried" in caplog.text
+    assert not all(save.is_plain for save in sent)
+
+
+def test_a_commit_that_the_server_cancels_is_repeated(sent: list[SentSave]) -> None:
+    handle = attacked(lambda attack: attack.other.execute("SELECT pg_cancel_backend(%s)", [attack.backend]))
+    assert_done_once(handle)
+    assert not all(save.is_plain for save in sent)
+
+
+def test_a_commit_with_an_old_fence_writes_nothing(sent: list[SentSave]) -> None:
+    def claim(attack: Attack) -> None:
+        attack.holder.execute("UPDATE durable_run SET fence = fence + 1 WHERE id = %s", [attack.run_id])
+
+    with pytest.raises(LeaseLost):
+        attacked(claim)
+    assert _calls == list(range(BEFORE + 1))
+    assert Entry.objects.count() == BEFORE
+    assert len(sent) >= 1
+
+
+def test_a_request_that_comes_with_the_answer_is_obeyed(sent: list[SentSave]) -> None:
+    def pause(attack: Attack) -> None:
+        attack.holder.execute("UPDATE durable_run SET pending_request = 'pause' WHERE id = %s", [attack.run_id])
+
+    handle = attacked(pause)
+    assert handle.info().state == "paused"
+    assert Entry.objects.filter(run=handle.id).count() == BEFORE + 1
+    assert not sent[-1].is_plain
+
+
+_seen: list[Any] = []
+
+
+@workflow(name="drivers.loop_commits_cancelled")
+async def cancelled(ctx: AsyncContext) -> str:
+    for number in range(BEFORE):
+        await ctx.step(f"step-{number}", note, number)
+    try:
+        await ctx.step("last", note, BEFORE)
+    except asyncio.CancelledError:
+        assert _attack is not None
+        assert _attack.task is asyncio.current_task()
+        _seen.append("cancelled")
+        raise
+    return "not cancelled"
+
+
+def test_a_task_that_is_cancelled_meanwhile_is_cancelled_when_the_commit_has_ended(sent: list[SentSave]) -> None:
+    _seen.clear()
+
+    def cancel(attack: Attack) -> None:
+        attack.in_loop(attack.task.cancel)
+        attack.in_loop(lambda: _seen.append("waits"))
+        attack.in_loop(lambda: None)
+        _seen.append(attack.entries())
+
+    with pytest.raises(asyncio.CancelledError):
+        attacked(cancel, cancelled)
+    assert _seen == ["waits", BEFORE, "cancelled"]
+    assert Entry.objects.count() == BEFORE + 1
+    assert sent
+
+
+def test_other_code_gets_the_connection_when_the_commit_has_ended(
+    sent: list[SentSave], caplog: pytest.LogCaptureFixture
+) -> None:
+    closed: list[Any] = []
+
+    def close() -> None:
+        closed.append(Entry.objects.count())
+        connection.close()
+
+    def ask(attack: Attack) -> None:
+        attack.in_loop(lambda: closed.append(attack.loop.create_task(sync_to_async(close)())))
+        attack.in_loop(lambda: None)
+
+    with caplog.at_level(logging.WARNING, "durable.pass"):
+        handle = attacked(ask)
+    assert_done_once(handle)
+    assert closed[1] == BEFORE + 1
+    assert "retried" not in caplog.text
+
+
+def test_a_connection_that_is_closed_nevertheless_is_noticed(
+    sent: list[SentSave], caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = connection.connection
+    with caplog.at_level(logging.WARNING, "durable.pass"):
+        handle = attacked(lambda attack: attack.in_loop(raw.close))
+    assert_done_once(handle)
+    assert "a commit failed and is retried" in caplog.text
+
+
+class Interruption(BaseException):
+    """What a signal handler raises."""
+
+
+def test_an_interruption_of_the_thread_waits_for_the_commit(sent: list[SentSave]) -> None:
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+        raise Interruption
+
+    def strike(_attack: Attack) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        assert interrupted.wait(60)
+        eventually(lambda: _loops[-1]._is_over)  # the thread waits for the commit
+
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(Interruption):
+            attacked(strike)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert Entry.objects.count() == BEFORE + 1
+
+
+def test_a_forked_child_that_comes_back_to_the_loop_takes_no_answer(sent: list[SentSave]) -> None:
+    children: list[int] = []
+
+    def fork() -> None:
+        if child := os.fork():
+            children.append(child)
+
+    handle = attacked(lambda attack: attack.in_loop(fork))
+    assert_done_once(handle)
+    [child] = children
+    os.kill(child, signal.SIGKILL)  # it waits for ever if its parent was told first that there is an answer
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (CHILD_EXIT_STATUS, -signal.SIGKILL)
+
+
+@workflow(name="drivers.loop_commits_forgotten")
+async def forgotten(ctx: AsyncContext) -> list[int]:
+    found = [await ctx.step(f"step-{number}", note, number) for number in range(BEFORE)]
+    await sync_to_async(lambda: connection.connection.pgconn.exec_(b"DEALLOCATE ALL"))()
+    return [*found, *[await ctx.step(f"step-{number}", note, number) for number in range(BEFORE, COUNT)]]
+
+
+def test_a_statement_that_the_session_has_forgotten_is_sent_whole(sent: list[SentSave]) -> None:
+    handle = forgotten.start()
+    one_pass(claimed(handle))
+    assert_done_once(handle)
+    assert not sent[-1].is_plain
+    assert libpq._unnamed == {connection.alias}
