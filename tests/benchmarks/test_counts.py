@@ -351,6 +351,19 @@ def test_an_admission_is_one_statement_and_its_end_a_part_of_one(
     assert sum("durable_change_slots" in each for each in statements) == slots, statements
 
 
+def test_the_end_of_a_run_with_a_slot_writes_no_note() -> None:
+    def notes() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT nextval(pg_get_serial_sequence('durable_slotnote', 'id'))")
+            return cursor.fetchone()[0]
+
+    before = notes()
+    handle = keyed.start("acme")
+    work_off_all()
+    assert handle.info().state == "completed"
+    assert notes() == before + 1  # the number that is asked for
+
+
 def counted_calls(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[str]:
     """An element for each call of the method from now on."""
     calls: list[str] = []

@@ -118,9 +118,10 @@ ACQUIRE: Final = SQLFunction(
 #: queues to notify, as JSON.
 CHANGE_SLOTS: Final = SQLFunction("durable_change_slots_1", ["text", "timestamptz", "json", "boolean", "json"])
 
-#: Each function of a commit followed by CHANGE_SLOTS, as one statement. The last column is CHANGE_SLOTS' result.
+#: Each function of a commit followed by CHANGE_SLOTS, as one statement. The last column is CHANGE_SLOTS' result. If the
+#: run ends, its trigger leaves its slots to CHANGE_SLOTS, because of the setting.
 WITH_SLOTS: Final = {
-    each: each.followed_by(CHANGE_SLOTS)
+    each: each.followed_by(CHANGE_SLOTS, "durable.gives_up")
     for each in (RECORD, FLUSH, COMPLETE, COMPLETE_CHILD, COMMIT, FAIL, COMMIT_WITH_CHILDREN)
 }
 

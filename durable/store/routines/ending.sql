@@ -310,7 +310,10 @@ BEGIN
     END IF;
     UPDATE durable_runkey SET is_open = NULL WHERE run_id = NEW.id;
   END IF;
-  IF has_slot THEN
+  IF has_slot AND current_setting('durable.gives_up', true) = NEW.id THEN
+    -- the statement goes on with durable_change_slots_1, which finds them
+    PERFORM set_config('durable.gives_up', '*' || NEW.id, true);
+  ELSIF has_slot THEN
     WITH gone AS (DELETE FROM durable_slot WHERE run_id = NEW.id RETURNING "limit", key)
     INSERT INTO durable_slotnote ("limit", key, run_id) SELECT DISTINCT "limit", key, NEW.id FROM gone;
   END IF;

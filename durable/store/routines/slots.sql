@@ -276,8 +276,9 @@ BEGIN
 END $$;
 
 -- Write what a commit does to the slots of its run, after everything else: give some up, hand them on, and make the
--- run due if it parks for slots that are its own by now. The end of the run has noted what it gave up. Returns the
--- queues to notify, as JSON.
+-- run due if it parks for slots that are its own by now. The end of the run has noted what it gave up, or left it to
+-- this function if the same statement calls both: `durable.gives_up` has the run then. Returns the queues to notify, as
+-- JSON.
 CREATE FUNCTION durable_change_slots_1(
   of_run text, at timestamptz, released json, is_left boolean, awaited json
 ) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -285,11 +286,13 @@ DECLARE
   k record;
   queues text[] := '{}';
   own text;
+  has_ended boolean := COALESCE(current_setting('durable.gives_up', true), '') = '*' || of_run;
 BEGIN
+  PERFORM set_config('durable.gives_up', '', true);
   FOR k IN
     WITH gone AS (
       DELETE FROM durable_slot WHERE run_id = of_run
-        AND (location IN (SELECT json_array_elements_text(released))
+        AND (has_ended OR location IN (SELECT json_array_elements_text(released))
           OR (is_left AND is_held AND kind <> 'open' AND location NOT IN (SELECT json_array_elements_text(awaited))))
       RETURNING "limit", key),
     noted AS (DELETE FROM durable_slotnote WHERE run_id = of_run RETURNING "limit", key)
