@@ -236,7 +236,10 @@ def test_what_the_code_of_a_step_asks_the_database_is_not_ended(
 def test_what_a_step_asks_a_server_that_another_one_has_replaced_is_ended(
     network: Network, directly: str, caplog: pytest.LogCaptureFixture, atomic: bool
 ) -> None:
-    """The new server has no such session, so it executes nothing for the step; the leases are renewed there."""
+    """The new server has no such session, so it executes nothing for the step; the leases are renewed there.
+
+    Where that took longer than a lease, the pass is evicted and records nothing: another one calls the step again.
+    """
     global _strike
 
     def fail_over() -> None:
