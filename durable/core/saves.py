@@ -82,7 +82,7 @@ class _Newest(Generic[R]):
         return 1 if self._newest is None else self._newest.number + 1
 
     def take(self, fence: int) -> R | None:
-        """Return the newest if it was not taken before. The caller writes it under the lease's fence."""
+        """Return the newest record, or None if it was taken before. The caller writes it under the lease's fence."""
         with self._lock:
             if self._newest is None or self._newest.number <= self._taken:
                 return None

@@ -216,7 +216,7 @@ def _reserve(
 
 
 def after_move(run: RunRecord, before: datetime, moment: datetime) -> RunRecord:
-    """Return the run of an attempt that now waits for another moment: due then, if it is due later."""
+    """Return the run of an attempt that has been given another moment: it becomes due then, unless it is due before."""
     if run.lease_expires_at is not None and moment < before:  # its pass may be about to park until the moment before
         run = replace(run, change_seq=run.change_seq + 1)
     if run.state in (*ENDED, RunState.PAUSED) or run.wake_at is None or run.wake_at <= moment:
