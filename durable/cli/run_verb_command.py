@@ -47,7 +47,7 @@ from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import plural
 from durable.inspection.reading import reading
 from durable.inspection.selection import Filtered
-from durable.inspection.undone import Undone, undone_steps
+from durable.inspection.undone import Undone, read_undone
 from durable.inspection.wording import command
 from durable.listings.operators import bulk_data
 from durable.listings.runs import CAUSE_FILTERS, HELD_FILTER, criteria_of
@@ -273,7 +273,7 @@ def _preview(verb: RunVerb, ids: Iterable[str], output: Output) -> int:
 def _preview_one(verb: RunVerb, run_id: str, state: str | None, starts: int | None, output: Output) -> None:
     """Print the preview for one run. `starts` is how many children it starts again, None if that is not known."""
     is_possible = _is_possible(verb, state)
-    undone = undone_steps(run_id) if verb.action == "recover" and is_possible else None
+    undone = read_undone(run_id)[0] if verb.action == "recover" and is_possible else None
     if output.format == "json":
         data = {"id": run_id, "state": state, "allowed": is_possible} | _undone_data(undone)
         output.json(data | ({"starts": starts} if verb.action == "replay" and is_possible else {}))

@@ -201,16 +201,12 @@ class OldSnapshot:
     seconds: float | None = None
 
 
-def old_snapshots() -> list[OldSnapshot]:
-    """Return the snapshots on durable's database older than a minute, the oldest of each kind first; one statement.
-
-    [] if the database is not PostgreSQL. Database errors propagate.
-    """
-    return old_snapshots_and_ids()[0]
-
-
 def old_snapshots_and_ids() -> tuple[list[OldSnapshot], TransactionIds | None]:
-    """Return `old_snapshots` and `transaction_ids` of durable's database; one statement for both."""
+    """Return the snapshots older than a minute, the oldest of each kind first, and the age of the transaction ids.
+
+    Both are of durable's database and cost one statement. `([], None)` if it is not PostgreSQL. Database errors
+    propagate.
+    """
     if connections[conf.DATABASE].vendor != "postgresql":
         return [], None
     age = OLD.total_seconds()

@@ -102,11 +102,6 @@ class Undone:
         }
 
 
-def undone_steps(run_id: str) -> Undone | None:
-    """Return just the first value of `read_undone`."""
-    return read_undone(run_id)[0]
-
-
 def read_undone(run_id: str) -> tuple[Undone | None, int]:
     """Return the steps that the end of a run has undone (None for none), and how many its code had undone before.
 

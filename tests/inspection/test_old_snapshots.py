@@ -16,7 +16,7 @@ from django.db import connection
 from django.utils import timezone
 
 from durable.inspection import database
-from durable.inspection.database import old_snapshots
+from durable.inspection.database import OldSnapshot, old_snapshots_and_ids
 from durable.inspection.findings import collect_findings
 from durable.inspection.workers import worker_overview
 from tests.support.locks import other_session
@@ -34,6 +34,10 @@ def session() -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "OLD", timedelta(0))
+
+
+def old_snapshots() -> list[OldSnapshot]:
+    return old_snapshots_and_ids()[0]
 
 
 def doctor() -> str:
