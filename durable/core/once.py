@@ -38,6 +38,8 @@ from durable.core.summary import asking, held
 
 #: How a step fails whose attempts are used up, and one that a person fails.
 EXHAUSTED: Final = {"kind": "exhausted", "raises": "exhausted"}
+#: The columns of an entry that has no outcome, or none any more.
+NO_OUTCOME: Final[dict[str, Any]] = {"output": None, "completed_at": None, "finished_ordinal": None}
 _REASON = 300  # characters of an answer's reason that are recorded
 
 Answer = Found[Any] | NotDone | Unknown
@@ -98,9 +100,7 @@ def hold(
             error=error or entry.error,
             data={**entry.data, HELD: mark},
             next_attempt_at=until,
-            output=None,
-            completed_at=None,
-            finished_ordinal=None,
+            **NO_OUTCOME,
         )
         journal.note_held(entry)
 

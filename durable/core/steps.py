@@ -31,6 +31,7 @@ from durable.core.limits.slot_records import LIMIT, SlotWant
 from durable.core.limits.slots import acquired, closed, reserved
 from durable.core.once import (
     EXHAUSTED,
+    NO_OUTCOME,
     Question,
     commit_held,
     failed_by,
@@ -284,9 +285,7 @@ class _Attempt:
                     entry,
                     status=EntryStatus.UNKNOWN,
                     error=error,
-                    output=None,
-                    completed_at=None,
-                    finished_ordinal=None,
+                    **NO_OUTCOME,
                     next_attempt_at=None,
                 )
             else:
@@ -554,9 +553,7 @@ class _Attempt:
                 status=EntryStatus.FAILED if will_retry else EntryStatus.EXHAUSTED,
                 error=error,
                 data=data,
-                output=None,
-                completed_at=None,
-                finished_ordinal=None,
+                **NO_OUTCOME,
                 next_attempt_at=retry_at,
             )
             if is_held:

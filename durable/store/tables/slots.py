@@ -68,20 +68,15 @@ class DatabaseSlots:
         )
 
     def wait(self, place: Place, kind: SlotKind, at: datetime) -> None:
-        wants: Any = [[w.limit, w.key, w.kind.value] for w in place.wants]
+        wants = [[w.limit, w.key, w.kind.value] for w in place.wants]
+        given: dict[str, Any] = {"limit": place.limit, "key": place.key, "place": place.place}
+        given |= {"wants": wants, "kind": kind.value}
         self._rows.update_or_create(
             run_id=place.run_id,
             location=place.location,
             is_held=False,
-            defaults={"limit": place.limit, "key": place.key, "place": place.place, "wants": wants, "kind": kind.value},
-            create_defaults={
-                "limit": place.limit,
-                "key": place.key,
-                "place": place.place,
-                "wants": wants,
-                "kind": kind.value,
-                "since": at,
-            },
+            defaults=given,
+            create_defaults={**given, "since": at},
         )
 
     def leave(self, place: Place) -> None:
