@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from django.core.management.base import CommandError
 
 from durable.cli.output import Exit, Output
-from durable.cli.subcommand import Subcommand, add_report_format
+from durable.cli.subcommand import argument, formats, subcommand
 from durable.inspection.humanize import plural
 from durable.inspection.workflow_code import files_of_workflows
 
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 # -- lint
 
 
-def _configure_lint(parser: ArgumentParser) -> None:
-    parser.add_argument(
+@subcommand(
+    "lint",
+    "Tell where workflows break a rule of writing workflows. Files are read as text; nothing in them is run.",
+    argument(
         "paths", nargs="*", metavar="PATH", help="files, or directories of them (default: the files of all workflows)"
-    )
-    add_report_format(parser, "text", "json", "sarif")
-    parser.add_argument(
-        "--ignore", action="append", default=[], metavar="ID", help="leave this finding out; may be given again"
-    )
-
-
-def _lint(options: Namespace, output: Output) -> int:
+    ),
+    formats("text", "json", "sarif", also="--format"),
+    argument("--ignore", action="append", default=[], metavar="ID", help="leave this finding out; may be given again"),
+)
+def lint_command(options: Namespace, output: Output) -> int:
     from durable.lint import lint  # not for every other subcommand
     from durable.lint.engine import as_sarif
 
@@ -66,44 +65,7 @@ def _print_findings(findings: list[Finding], output: Output) -> None:
     output.say(", ".join(plural(counts[level], level) for level in LEVELS if counts[level]) or "No findings.")
 
 
-LINT = Subcommand(
-    name="lint",
-    help="Tell where workflows break a rule of writing workflows. Files are read as text; nothing in them is run.",
-    configure=_configure_lint,
-    run=_lint,
-)
-
-
 # -- replay-check
-
-
-def _configure_check(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--open", action="store_true", help="all open runs (default: these, and a sample of 1000 ended ones)"
-    )
-    parser.add_argument(
-        "--ended", type=_number, metavar="N", help="a sample of N ended runs, with one of each sequence of operations"
-    )
-    parser.add_argument(
-        "--workflow", nargs="+", action="extend", default=[], metavar="NAME", help="only runs of these workflows"
-    )
-    parser.add_argument(
-        "--from",
-        dest="files",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="all runs of these files, which `export --history` has written, instead of runs of the database",
-    )
-    parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="how many processes check runs")
-    add_report_format(parser, "text", "json", "markdown")
-    parser.add_argument(
-        "--diff",
-        action="store_true",
-        help="what the code decides otherwise than ended runs have (default: 1000 of them); with markdown, also which open "
-        "runs would diverge",
-    )
 
 
 def _number(text: str) -> int:
@@ -118,15 +80,33 @@ def _jobs(text: str) -> int:
     return number
 
 
-def _check(options: Namespace, output: Output) -> int:
+@subcommand(
+    "replay-check",
+    "Replay recorded runs with the code at hand, read-only, and tell which would diverge. Nothing is executed.",
+    argument("--open", action="store_true", help="all open runs (default: these, and a sample of 1000 ended ones)"),
+    argument(
+        "--ended", type=_number, metavar="N", help="a sample of N ended runs, with one of each sequence of operations"
+    ),
+    argument("--workflow", nargs="+", action="extend", default=[], metavar="NAME", help="only runs of these workflows"),
+    argument(
+        "--from",
+        dest="files",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="all runs of these files, which `export --history` has written, instead of runs of the database",
+    ),
+    argument("--jobs", type=_jobs, default=1, metavar="N", help="how many processes check runs"),
+    formats("text", "json", "markdown", also="--format"),
+    argument(
+        "--diff",
+        action="store_true",
+        help="what the code decides otherwise than ended runs have (default: 1000 of them); with markdown, also which open "
+        "runs would diverge",
+    ),
+)
+def replay_check_command(options: Namespace, output: Output) -> int:
     from durable.cli.replay_checking import check  # not for every other subcommand
 
     return check(options, output)
-
-
-REPLAY_CHECK = Subcommand(
-    name="replay-check",
-    help="Replay recorded runs with the code at hand, read-only, and tell which would diverge. Nothing is executed.",
-    configure=_configure_check,
-    run=_check,
-)

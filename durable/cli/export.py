@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -10,14 +10,16 @@ from django.core.management.base import CommandError
 
 from durable.cli.output import Exit, Output
 from durable.cli.subcommand import (
-    Subcommand,
-    add_acting,
-    add_filters,
-    add_ids,
+    ACTING,
+    argument,
+    exclusive,
+    filters,
     found_run,
     given_ids,
+    run_ids,
     selected_ids,
     shell_actor,
+    subcommand,
 )
 from durable.core.errors import PayloadError, RunNotFoundError
 from durable.inspection.export import written
@@ -31,30 +33,6 @@ if TYPE_CHECKING:
 
 
 # -- export
-
-
-def _configure_export(parser: ArgumentParser) -> None:
-    add_ids(parser, may_be_none=True)
-    add_filters(parser, *RUN_FILTERS)
-    parser.add_argument("--no-payloads", action="store_true", help="leave out inputs, outputs, messages and tracebacks")
-    parser.add_argument(
-        "--history",
-        action="store_true",
-        help="write what a replay needs, in lines, for `replay-check --from`, `import` and tests: values as they are stored",
-    )
-    parser.add_argument(
-        "--sample",
-        action="store_true",
-        help="instead of ids and conditions: the history of one run of each workflow, state and way through the code, redacted "
-        "unless --decrypt is given; --workflow chooses workflows",
-    )
-    values = parser.add_mutually_exclusive_group()
-    values.add_argument(
-        "--redact",
-        action="store_true",
-        help="with --history: values by DURABLE['REDACT'], or placeholders of their types",
-    )
-    values.add_argument("--decrypt", action="store_true", help="with --history: values as any machine can read them")
 
 
 def _exported(options: Namespace) -> Iterable[str]:
@@ -80,7 +58,33 @@ def _sample(options: Namespace) -> Iterable[str]:
     return one_of_each_path(options.workflow or [])
 
 
-def _export(options: Namespace, output: Output) -> int:
+@subcommand(
+    "export",
+    "Write all that is recorded of runs, those named or those that meet conditions, as a JSON document on a line of each.",
+    run_ids(may_be_none=True),
+    filters(*RUN_FILTERS),
+    argument("--no-payloads", action="store_true", help="leave out inputs, outputs, messages and tracebacks"),
+    argument(
+        "--history",
+        action="store_true",
+        help="write what a replay needs, in lines, for `replay-check --from`, `import` and tests: values as they are stored",
+    ),
+    argument(
+        "--sample",
+        action="store_true",
+        help="instead of ids and conditions: the history of one run of each workflow, state and way through the code, redacted "
+        "unless --decrypt is given; --workflow chooses workflows",
+    ),
+    exclusive(
+        argument(
+            "--redact",
+            action="store_true",
+            help="with --history: values by DURABLE['REDACT'], or placeholders of their types",
+        ),
+        argument("--decrypt", action="store_true", help="with --history: values as any machine can read them"),
+    ),
+)
+def export_command(options: Namespace, output: Output) -> int:
     if options.sample:
         options.history, options.redact = True, not options.decrypt
     if options.history:
@@ -124,31 +128,21 @@ def _export_histories(options: Namespace, output: Output) -> int:
     return status
 
 
-EXPORT = Subcommand(
-    name="export",
-    help="Write all that is recorded of runs, those named or those that meet conditions, as a JSON document on a line of each.",
-    configure=_configure_export,
-    run=_export,
-)
-
-
 # -- import
 
 
-def _configure_import(parser: ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a file that `export --history` has written")
-    ids = parser.add_mutually_exclusive_group()
-    ids.add_argument(
-        "--as-prefix", metavar="PREFIX", default="", help="give the runs other ids: PREFIX before their own"
-    )
-    ids.add_argument("--keep-ids", action="store_true", help="give the runs their own ids (this is the default)")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check everything, say what would be done, store nothing"
-    )
-    add_acting(parser)
-
-
-def _import(options: Namespace, output: Output) -> int:
+@subcommand(
+    "import",
+    "Store runs of files of `export --history` in this project, to be looked at: open ones are paused.",
+    argument("files", metavar="FILE", nargs="+", help="a file that `export --history` has written"),
+    exclusive(
+        argument("--as-prefix", metavar="PREFIX", default="", help="give the runs other ids: PREFIX before their own"),
+        argument("--keep-ids", action="store_true", help="give the runs their own ids (this is the default)"),
+    ),
+    argument("--dry-run", action="store_true", help="check everything, say what would be done, store nothing"),
+    ACTING,
+)
+def import_command(options: Namespace, output: Output) -> int:
     from durable.histories import HistoryFileError, read_files  # not for every other subcommand
 
     status: int = Exit.OK
@@ -193,11 +187,3 @@ def _imported(history: StoredHistory, options: Namespace) -> Imported:
         subjects=history.subjects,
         is_trial=options.dry_run,
     )
-
-
-IMPORT = Subcommand(
-    name="import",
-    help="Store runs of files of `export --history` in this project, to be looked at: open ones are paused.",
-    configure=_configure_import,
-    run=_import,
-)

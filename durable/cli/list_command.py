@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -19,14 +19,18 @@ from django.utils import timezone
 
 from durable.cli.output import Cell, Exit, Output
 from durable.cli.subcommand import (
+    ACTING,
+    RUN,
+    Argument,
     Subcommand,
     acting,
-    add_acting,
-    add_filters,
-    add_format,
+    argument,
+    filters,
+    formats,
     found_run,
     number_up_to,
     shell_actor,
+    subcommand,
 )
 from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.humanize import byte_size, moment, relative, shortened, span, thousands
@@ -54,7 +58,7 @@ class ListCommand:
     makes rows of what is listed. `key` is the way to what `-o ids` prints, "" without this format. `above` prints what
     stands above a table. `beside` says more, and returns the exit status. `empty` is said where the table is empty.
 
-    `configure` adds arguments of the command line alone, which `asks` reads. A list that `is_whole` is printed to its
+    `asks` reads the `arguments`, which the command line alone has. A list that `is_whole` is printed to its
     end, unless a table or `--limit` ends it; without it a page is. Only with `payloads` the JSON has tracebacks.
     """
 
@@ -66,7 +70,7 @@ class ListCommand:
     key: str = ""
     noun: str = ""
     empty: str = ""
-    configure: Callable[[ArgumentParser], object] = lambda _parser: None
+    arguments: Sequence[Argument] = ()
     asks: Callable[[Namespace], dict[str, Any]] = lambda _options: {}
     above: Callable[[Output, Mapping[str, Any]], None] = lambda _output, _asked: None
     beside: Callable[[Output, Page, datetime], int] = lambda *_: Exit.OK
@@ -76,22 +80,21 @@ class ListCommand:
     @property
     def subcommand(self) -> Subcommand:
         """The subcommand."""
-        return Subcommand(name=self.name, help=self.help, configure=self._configure, run=self._run)
+        return Subcommand(self.name, self.help, self._run, [*self.arguments, *self._arguments()])
 
-    def _configure(self, parser: ArgumentParser) -> None:
-        self.configure(parser)
+    def _arguments(self) -> Iterator[Argument]:
         if self.listing.missing:
-            parser.add_argument("name", nargs="?", default="", metavar="NAME", help="show this one alone")
-        add_filters(parser, *self.listing.filters)
+            yield argument("name", nargs="?", default="", metavar="NAME", help="show this one alone")
+        yield filters(*self.listing.filters)
         if self.is_whole:
             what = f"how many (default: {SHOWN} in a table, else all)"
-            parser.add_argument("-n", "--limit", type=int, metavar="N", help=what)
+            yield argument("-n", "--limit", type=int, metavar="N", help=what)
         elif self.listing.is_paged:
             what = f"1 to {MOST_LISTED} {self.noun} (default: {SHOWN})"
-            parser.add_argument("--limit", type=number_up_to(MOST_LISTED), default=SHOWN, metavar="N", help=what)
+            yield argument("--limit", type=number_up_to(MOST_LISTED), default=SHOWN, metavar="N", help=what)
         if self.listing.is_paged:
-            parser.add_argument("--cursor", help="go on where a list of the same filters has stopped")
-        add_format(parser, *(() if self.key else ("table", "json")))
+            yield argument("--cursor", help="go on where a list of the same filters has stopped")
+        yield formats(*(() if self.key else ("table", "json")))
 
     def _run(self, options: Namespace, output: Output) -> int:
         with from_replica(wanted=not self.listing.of_run):
@@ -196,19 +199,6 @@ def _what(run: Any, seen: Any) -> str:
     return headline if status is None else f"{headline}: {status.words}"
 
 
-def _search(parser: ArgumentParser) -> None:
-    what = "an id, the beginning of one, or a part of an error's text"
-    parser.add_argument("search", nargs="?", default="", help=what)
-
-
-def _parent(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the parent's id")
-
-
-def _run_given(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
-
-
 def _in_one_line(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
@@ -227,7 +217,9 @@ _RUNS: Final = ListCommand(
     name="list",
     help="List runs, the newest first unless `--sort` says otherwise.",
     listing=RUNS,
-    configure=_search,
+    arguments=[
+        argument("search", nargs="?", default="", help="an id, the beginning of one, or a part of an error's text")
+    ],
     asks=lambda options: {"search": options.search},
     table={
         "ID": "id",
@@ -246,7 +238,7 @@ _CHILDREN: Final = ListCommand(
     name="children",
     help="List the children of a run, and count them by state.",
     listing=CHILDREN,
-    configure=_parent,
+    arguments=[argument("id", metavar="ID", help="the parent's id")],
     asks=_of_parent,
     above=_children,
     table={
@@ -267,7 +259,7 @@ _VALUES: Final = ListCommand(
     name="values",
     help="List what a run has published with `ctx.publish`, the newest value of each name.",
     listing=VALUES,
-    configure=_run_given,
+    arguments=[RUN],
     asks=_of_parent,
     table={
         "NAME": "name",
@@ -282,16 +274,11 @@ _VALUES: Final = ListCommand(
 
 # -- questions to people
 
-
-def _person_given(parser: ArgumentParser) -> None:
-    parser.add_argument("user", metavar="USER", help="the name of the user who is asked")
-
-
 _QUESTIONS: Final = ListCommand(
     name="questions",
     help="List the open questions to people that a user may answer, the oldest first.",
     listing=QUESTIONS,
-    configure=_person_given,
+    arguments=[argument("user", metavar="USER", help="the name of the user who is asked")],
     asks=lambda options: {"by": shell_actor(options.user).user},
     table={
         "ID": "id",
@@ -472,7 +459,7 @@ _CAUSES: Final = ListCommand(
     name="causes",
     help="List the causes of failed and held runs, the newest first.",
     listing=CAUSES,
-    configure=lambda parser: parser.add_argument("--muted", action="store_true", help="muted causes too"),
+    arguments=[argument("--muted", action="store_true", help="muted causes too")],
     asks=lambda options: {"muted": None if options.muted else False},
     table={
         "CAUSE": "fingerprint",
@@ -489,25 +476,18 @@ _CAUSES: Final = ListCommand(
 )
 
 
-def _configure_note(parser: ArgumentParser) -> None:
-    parser.add_argument("cause", metavar="CAUSE", help="the cause, as `durable causes` lists it")
-    parser.add_argument("text", metavar="TEXT", help='the note, "" for none')
-    add_acting(parser)
-
-
-def _note(options: Namespace, output: Output) -> int:
+@subcommand(
+    "note",
+    "Tell other operators something about a cause of failed runs.",
+    argument("cause", metavar="CAUSE", help="the cause, as `durable causes` lists it"),
+    argument("text", metavar="TEXT", help='the note, "" for none'),
+    ACTING,
+)
+def note_command(options: Namespace, output: Output) -> int:
     with acting(options):
         note(options.cause, options.text)
     output.say("The note is saved." if options.text.strip() else "The cause has no note now.")
     return Exit.OK
-
-
-NOTE = Subcommand(
-    name="note",
-    help="Tell other operators something about a cause of failed runs.",
-    configure=_configure_note,
-    run=_note,
-)
 
 
 _EVENTS: Final = ListCommand(

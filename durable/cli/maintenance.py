@@ -4,7 +4,7 @@ about one thing; `partition` makes the tables anew in parts.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -19,15 +19,17 @@ from durable import marks
 from durable.checks.database import MARK_ADVICE, NETWORK_ADVICE, missing_mark, missing_network_options, unsuitable
 from durable.cli.output import Cell, Exit, Output
 from durable.cli.subcommand import (
-    Subcommand,
+    ACTING,
+    CONFIRMING,
     acting,
-    add_acting,
-    add_confirming,
-    add_format,
-    add_tags,
+    argument,
     confirm,
     duration,
+    exclusive,
+    formats,
     need_terminal,
+    subcommand,
+    tags,
 )
 from durable.conf import MOST_PARTITIONS, conf, may_be_partitions
 from durable.execution.connections import DATABASE_TROUBLE
@@ -77,14 +79,13 @@ class Diagnosis:
     others: str = ""  # how many more runs there are
 
 
-def _configure_doctor(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--ignore", action="append", default=[], metavar="KIND", help="let this pass; may be given again"
-    )
-    add_format(parser, "table", "json")
-
-
-def _doctor(options: Namespace, output: Output) -> int:
+@subcommand(
+    "doctor",
+    "Check database, Redis, workers, sweep and runs; exit with 1 when a person is needed.",
+    argument("--ignore", action="append", default=[], metavar="KIND", help="let this pass; may be given again"),
+    formats("table", "json"),
+)
+def doctor_command(options: Namespace, output: Output) -> int:
     diagnoses = [_ignored(each) if each.kind in options.ignore else each for each in _diagnoses()]
     if output.format == "json":
         for each in diagnoses:
@@ -292,36 +293,27 @@ def _attention(workers: Workers) -> Iterator[Diagnosis]:
         yield Diagnosis(kind="runs", verdict=OK, found="none needs a person")
 
 
-DOCTOR = Subcommand(
-    name="doctor",
-    help="Check database, Redis, workers, sweep and runs; exit with 1 when a person is needed.",
-    configure=_configure_doctor,
-    run=_doctor,
-)
-
-
 # -- prune
 
 COUNTED: Final = 10_000  # runs to count in a preview
 
 
-def _configure_prune(parser: ArgumentParser) -> None:
-    parser.add_argument(
+@subcommand(
+    "prune",
+    "Delete runs that ended long ago with their histories and messages, and old rows of the audit log.",
+    argument(
         "--older-than",
         type=duration,
         metavar="DURATION",
         help='ended so long ago: "30 days" (default: as DURABLE["RETENTION"] says)',
-    )
-    parser.add_argument(
-        "-s", "--state", action="append", choices=STATES, default=[], metavar="STATE", help="may be given again"
-    )
-    parser.add_argument("-w", "--workflow", metavar="NAME", help="runs of this workflow alone")
-    add_acting(parser)
-    add_confirming(parser)
-    add_format(parser, "table", "json")
-
-
-def _prune(options: Namespace, output: Output) -> int:
+    ),
+    argument("-s", "--state", action="append", choices=STATES, default=[], metavar="STATE", help="may be given again"),
+    argument("-w", "--workflow", metavar="NAME", help="runs of this workflow alone"),
+    ACTING,
+    CONFIRMING,
+    formats("table", "json"),
+)
+def prune_command(options: Namespace, output: Output) -> int:
     policy = _policy(options.older_than, options.state, options.workflow)
     if options.dry_run:
         _print_pruned(output, preview_pruning(policy, most=COUNTED), "would go", is_capped=True)
@@ -372,13 +364,6 @@ def _print_pruned(output: Output, pruned: Pruned, what: str, *, is_capped: bool)
 
 _WORDS: Final = {"actions": "rows of the audit log"}
 
-PRUNE = Subcommand(
-    name="prune",
-    help="Delete runs that ended long ago with their histories and messages, and old rows of the audit log.",
-    configure=_configure_prune,
-    run=_prune,
-)
-
 
 # -- forget
 
@@ -392,15 +377,16 @@ _ELSEWHERE: Final = (
 )
 
 
-def _configure_forget(parser: ArgumentParser) -> None:
-    parser.add_argument("--about", default="", metavar="MODEL:KEY", help="runs about this: shop.order:42")
-    add_tags(parser, "runs with this tag; with all of them if it is given again")
-    add_acting(parser)
-    add_confirming(parser)
-    add_format(parser, "table", "json")
-
-
-def _forget(options: Namespace, output: Output) -> int:
+@subcommand(
+    "forget",
+    "Delete the ended runs about one thing, or with a tag, and their children; open ones are named.",
+    argument("--about", default="", metavar="MODEL:KEY", help="runs about this: shop.order:42"),
+    tags("runs with this tag; with all of them if it is given again"),
+    ACTING,
+    CONFIRMING,
+    formats("table", "json"),
+)
+def forget_command(options: Namespace, output: Output) -> int:
     if not (options.about or options.tag):
         raise CommandError("say which runs: --about shop.order:42, or --tag name=value", returncode=Exit.USAGE)
     wanted = {"about": options.about, "tags": checked_tags(options.tag)}
@@ -458,26 +444,21 @@ def _print_ids(output: Output, ids: Sequence[str]) -> None:
         output.line(f"  and {len(ids) - _NAMED:,} more")
 
 
-FORGET = Subcommand(
-    name="forget",
-    help="Delete the ended runs about one thing, or with a tag, and their children; open ones are named.",
-    configure=_configure_forget,
-    run=_forget,
-)
-
-
 # -- partition
 
 
-def _configure_partition(parser: ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--into", type=int, metavar="N", help=f"how many partitions: 2 to {MOST_PARTITIONS}, or 0 for whole tables"
-    )
-    what.add_argument("--abandon", action="store_true", help="drop what a copy has made that is not in place yet")
-
-
-def _partition(options: Namespace, output: Output) -> int:
+@subcommand(
+    "partition",
+    "Put the tables of runs and entries into partitions while workers go on; go on with it after an interruption.",
+    exclusive(
+        argument(
+            "--into", type=int, metavar="N", help=f"how many partitions: 2 to {MOST_PARTITIONS}, or 0 for whole tables"
+        ),
+        argument("--abandon", action="store_true", help="drop what a copy has made that is not in place yet"),
+        required=True,
+    ),
+)
+def partition_command(options: Namespace, output: Output) -> int:
     if options.into is not None and not may_be_partitions(options.into):
         raise CommandError(f"--into takes 0, or 2 to {MOST_PARTITIONS}", returncode=Exit.USAGE)
     try:
@@ -488,11 +469,3 @@ def _partition(options: Namespace, output: Output) -> int:
     except PartitionError as error:
         raise CommandError(str(error), returncode=Exit.REFUSED) from error
     return Exit.OK
-
-
-PARTITION = Subcommand(
-    name="partition",
-    help="Put the tables of runs and entries into partitions while workers go on; go on with it after an interruption.",
-    configure=_configure_partition,
-    run=_partition,
-)

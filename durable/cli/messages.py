@@ -11,18 +11,21 @@ from django.core.management.base import CommandError
 from durable import operations
 from durable.cli.output import Exit, Output
 from durable.cli.subcommand import (
+    ACTING,
     JSON_HELP,
+    KEYWORDS,
+    RUN,
+    Argument,
     RefusedError,
-    Subcommand,
     acting,
-    add_acting,
-    add_format,
-    add_option,
-    add_tags,
+    argument,
     duration,
+    formats,
     found_run,
     json_value,
-    keyword,
+    option,
+    subcommand,
+    tags,
 )
 from durable.core import registry
 from durable.core.errors import MessageRefusedError, RunCancelledError, RunFailedError, UnknownLimitError
@@ -30,34 +33,32 @@ from durable.core.places import Place
 from durable.inspection.payloads import jsonable, payload, redacted, redacted_error
 from durable.inspection.run_facts import checked_tags
 from durable.operations.common import workflow_named
-from durable.operations.options import Tags
+from durable.operations.options import Option, Tags
 from durable.operations.start import request_of
 from durable.operations.start_options import START_OPTIONS, StartOptions
 
 # -- start
 
 
-def _configure_start(parser: ArgumentParser) -> None:
-    parser.add_argument("workflow", metavar="WORKFLOW")
-    parser.add_argument("arguments", nargs="*", metavar="ARG", type=json_value, help=JSON_HELP)
-    parser.add_argument(
-        "-k", "--keyword", action="append", default=[], type=keyword, metavar="NAME=VALUE", help="may be given again"
-    )
-    for each in START_OPTIONS:
-        if each.name == "on_conflict":
-            parser.add_argument("--new", action="store_true", help=each.shell_help)
-        elif isinstance(each, Tags):
-            add_tags(parser, each.shell_help)
-        else:
-            add_option(parser, each, letter="q" if each.name == "queue" else "")
-    parser.add_argument("--send", metavar="QUEUE", help="with --key: send a message to the open run, or to the new one")
-    parser.add_argument("--body", type=json_value, metavar="BODY", help="with --send: the message's body, as JSON")
-    add_acting(parser)
-    add_format(parser, "ids", "json")
-    parser.set_defaults(output="ids")
+def _argument_of(each: Option) -> Argument:
+    if each.name == "on_conflict":
+        return argument("--new", action="store_true", help=each.shell_help)
+    return tags(each.shell_help) if isinstance(each, Tags) else option(each, letter="q" if each.name == "queue" else "")
 
 
-def _start(options: Namespace, output: Output) -> int:
+@subcommand(
+    "start",
+    "Start a run of a workflow; prints its id.",
+    argument("workflow", metavar="WORKFLOW"),
+    argument("arguments", nargs="*", metavar="ARG", type=json_value, help=JSON_HELP),
+    KEYWORDS,
+    *map(_argument_of, START_OPTIONS),
+    argument("--send", metavar="QUEUE", help="with --key: send a message to the open run, or to the new one"),
+    argument("--body", type=json_value, metavar="BODY", help="with --send: the message's body, as JSON"),
+    ACTING,
+    formats("ids", "json"),
+)
+def start_command(options: Namespace, output: Output) -> int:
     try:
         definition = workflow_named(options.workflow)
     except registry.UnknownWorkflowError as error:
@@ -88,47 +89,38 @@ def _start(options: Namespace, output: Output) -> int:
     return Exit.OK
 
 
-START = Subcommand(
-    name="start", help="Start a run of a workflow; prints its id.", configure=_configure_start, run=_start
-)
-
 # -- send and ask
 
 
-def _configure_send(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
-    parser.add_argument("queue", metavar="QUEUE", help="the message queue that the run waits for")
-    parser.add_argument("body", nargs="?", metavar="BODY", type=json_value, help=JSON_HELP)
-    parser.add_argument(
-        "--message-id", metavar="ID", help="a message with an id that the run has seen is not sent again"
-    )
-    add_acting(parser)
-
-
-def _send(options: Namespace, output: Output) -> int:
+@subcommand(
+    "send",
+    "Send a message to a run; prints the message's id.",
+    RUN,
+    argument("queue", metavar="QUEUE", help="the message queue that the run waits for"),
+    argument("body", nargs="?", metavar="BODY", type=json_value, help=JSON_HELP),
+    argument("--message-id", metavar="ID", help="a message with an id that the run has seen is not sent again"),
+    ACTING,
+)
+def send_command(options: Namespace, output: Output) -> int:
     with acting(options):
         sent = operations.send(options.id, options.queue, options.body, idempotency_id=options.message_id)
     output.id(sent.id)
     return Exit.OK
 
 
-SEND = Subcommand(
-    name="send", help="Send a message to a run; prints the message's id.", configure=_configure_send, run=_send
-)
-
-
 # -- publish
 
 
-def _configure_publish(parser: ArgumentParser) -> None:
-    parser.add_argument("event", metavar="EVENT", help="the name of the event, such as order.paid")
-    parser.add_argument("body", nargs="?", metavar="BODY", type=json_value, help=JSON_HELP)
-    parser.add_argument("--key", required=True, metavar="KEY", help="whose event it is; waits name the same key")
-    parser.add_argument("--id", metavar="ID", help="an event with an id that is known is not published again")
-    add_acting(parser)
-
-
-def _publish(options: Namespace, output: Output) -> int:
+@subcommand(
+    "publish",
+    "Publish an event to all runs that wait for it; prints the event's id.",
+    argument("event", metavar="EVENT", help="the name of the event, such as order.paid"),
+    argument("body", nargs="?", metavar="BODY", type=json_value, help=JSON_HELP),
+    argument("--key", required=True, metavar="KEY", help="whose event it is; waits name the same key"),
+    argument("--id", metavar="ID", help="an event with an id that is known is not published again"),
+    ACTING,
+)
+def publish_command(options: Namespace, output: Output) -> int:
     from durable.operations.events import publish  # processes that publish nothing do without
 
     with acting(options):
@@ -140,25 +132,22 @@ def _publish(options: Namespace, output: Output) -> int:
     return Exit.OK
 
 
-PUBLISH = Subcommand(
-    name="publish",
-    help="Publish an event to all runs that wait for it; prints the event's id.",
-    configure=_configure_publish,
-    run=_publish,
-)
-
-
-def _configure_ask(parser: ArgumentParser) -> None:
-    _configure_send(parser)
-    parser.add_argument(
+@subcommand(
+    "ask",
+    "Send a message to a run and print its answer, as JSON.",
+    RUN,
+    argument("queue", metavar="QUEUE", help="the message queue that the run waits for"),
+    argument("body", nargs="?", metavar="BODY", type=json_value, help=JSON_HELP),
+    argument("--message-id", metavar="ID", help="a message with an id that the run has seen is not sent again"),
+    ACTING,
+    argument(
         "--timeout",
         type=duration,
         metavar="DURATION",
         help='how long to wait for the answer: "30 s" (default: for ever)',
-    )
-
-
-def _ask(options: Namespace, output: Output) -> int:
+    ),
+)
+def ask_command(options: Namespace, output: Output) -> int:
     timeout = None if options.timeout is None else options.timeout.total_seconds()
     with acting(options):
         try:
@@ -177,16 +166,7 @@ def _ask(options: Namespace, output: Output) -> int:
     return Exit.OK
 
 
-ASK = Subcommand(
-    name="ask", help="Send a message to a run and print its answer, as JSON.", configure=_configure_ask, run=_ask
-)
-
 # -- messages that were sent to the wrong run
-
-
-def _configure_delete(parser: ArgumentParser) -> None:
-    _add_message(parser)
-    add_acting(parser)
 
 
 def _add_message(parser: ArgumentParser) -> None:
@@ -194,52 +174,47 @@ def _add_message(parser: ArgumentParser) -> None:
     parser.add_argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it")
 
 
-def _delete(options: Namespace, output: Output) -> int:
+@subcommand(
+    "delete-message",
+    "Delete a message that a run has not received.",
+    argument("id", metavar="ID", help="the run that has not received it"),
+    argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it"),
+    ACTING,
+)
+def delete_message_command(options: Namespace, output: Output) -> int:
     with acting(options):
         operations.delete_message(options.id, options.message)
     output.say(f"The message {options.message} is deleted.")
     return Exit.OK
 
 
-DELETE_MESSAGE = Subcommand(
-    name="delete-message",
-    help="Delete a message that a run has not received.",
-    configure=_configure_delete,
-    run=_delete,
+@subcommand(
+    "move-message",
+    "Put a message that a run has not received into the inbox of another run.",
+    argument("id", metavar="ID", help="the run that has not received it"),
+    argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it"),
+    argument("to", metavar="TO", help="the run that gets it"),
+    ACTING,
 )
-
-
-def _configure_move(parser: ArgumentParser) -> None:
-    _add_message(parser)
-    parser.add_argument("to", metavar="TO", help="the run that gets it")
-    add_acting(parser)
-
-
-def _move(options: Namespace, output: Output) -> int:
+def move_message_command(options: Namespace, output: Output) -> int:
     with acting(options):
         operations.move_message(options.id, options.message, options.to)
     output.say(f"The message {options.message} is in the inbox of run {options.to} now.")
     return Exit.OK
 
 
-MOVE_MESSAGE = Subcommand(
-    name="move-message",
-    help="Put a message that a run has not received into the inbox of another run.",
-    configure=_configure_move,
-    run=_move,
-)
-
 # -- result
 
 
-def _configure_result(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
-    parser.add_argument(
+@subcommand(
+    "result",
+    "Wait until a run has ended, and print what it returned, as JSON.",
+    RUN,
+    argument(
         "--timeout", type=duration, metavar="DURATION", help='how long to wait for the end: "30 s" (default: for ever)'
-    )
-
-
-def _result(options: Namespace, output: Output) -> int:
+    ),
+)
+def result_command(options: Namespace, output: Output) -> int:
     run = found_run(options.id)
     timeout = None if options.timeout is None else options.timeout.total_seconds()
     try:
@@ -260,11 +235,3 @@ def _result(options: Namespace, output: Output) -> int:
 def _output(run_id: str) -> Any:
     ended = found_run(run_id)
     return payload(ended.workflow, "output", ended.output, Place(ended.id, "output"))
-
-
-RESULT = Subcommand(
-    name="result",
-    help="Wait until a run has ended, and print what it returned, as JSON.",
-    configure=_configure_result,
-    run=_result,
-)

@@ -5,15 +5,26 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from django.core.management.base import CommandError
 from django.utils import timezone
 
 from durable.cli.output import Exit, Output
-from durable.cli.subcommand import JSON_HELP, Subcommand, acting, add_acting, add_format, json_value, shell_actor
+from durable.cli.subcommand import (
+    ACTING,
+    JSON_HELP,
+    Argument,
+    Subcommand,
+    acting,
+    argument,
+    formats,
+    json_value,
+    shell_actor,
+    subcommand,
+)
 from durable.core.errors import QuestionClosedError
 from durable.inspection.humanize import moment
 from durable.listings.people import QuestionDetail, seen_questions
@@ -30,21 +41,11 @@ def _found(options: Namespace) -> Question:
         raise CommandError(f'there is no question "{options.id}"', returncode=Exit.REFUSED) from None
 
 
-def _configure(parser: ArgumentParser, *more: Callable[[ArgumentParser], object]) -> None:
-    parser.add_argument("id", metavar="ID", help="the question's id, as `questions` prints it")
-    for each in more:
-        each(parser)
+_ID: Final = argument("id", metavar="ID", help="the question's id, as `questions` prints it")
 
 
-# -- one question
-
-
-def _configure_show(parser: ArgumentParser) -> None:
-    _configure(parser)
-    add_format(parser, "table", "json")
-
-
-def _show(options: Namespace, output: Output) -> int:
+@subcommand("question", "Show a question to people, with the fields of its form.", _ID, formats("table", "json"))
+def question_command(options: Namespace, output: Output) -> int:
     question, now = _found(options), timezone.now()
     _, seen = seen_questions(Seen(now=now), None, [question])
     data = data_of(QuestionDetail, question, seen)
@@ -86,18 +87,11 @@ def _choices(choices: list[dict[str, str]]) -> str:
     return " ".join(each["value"] for each in choices[:20] if each["value"]) + (" ..." if len(choices) > 20 else "")
 
 
-QUESTION = Subcommand(
-    name="question",
-    help="Show a question to people, with the fields of its form.",
-    configure=_configure_show,
-    run=_show,
-)
-
-
 # -- verbs
 
 
-def _verb(act: Callable[[Question, Namespace, Any], object]) -> Callable[[Namespace, Output], int]:
+def _verb(name: str, help: str, act: Callable[[Question, Namespace, Any], object], *arguments: Argument) -> Subcommand:
+    @subcommand(name, help, _ID, *arguments, ACTING)
     def run(options: Namespace, output: Output) -> int:
         user = shell_actor(options.user).user
         if user is None:
@@ -105,66 +99,46 @@ def _verb(act: Callable[[Question, Namespace, Any], object]) -> Callable[[Namesp
         question = _found(options)
         with acting(options):
             act(question, options, user)
-        after = people.question(question.id)
-        output.line(after.outcome or "open")
+        output.line(people.question(question.id).outcome or "open")
         return Exit.OK
 
     return run
 
 
-def _add_comment(parser: ArgumentParser) -> None:
-    parser.add_argument("--comment", default="", metavar="TEXT", help="what the next reader sees")
-
-
-def _add_data(parser: ArgumentParser) -> None:
-    what = f"yes or no, or the fields of the form as a JSON object; {JSON_HELP}"
-    parser.add_argument("data", metavar="DATA", type=json_value, help=what)
-
-
-def _add_to(parser: ArgumentParser) -> None:
-    parser.add_argument("to", metavar="TO", help="the name of a user or a group: ada, user:ada, group:managers")
-
-
-def _add_text(parser: ArgumentParser) -> None:
-    parser.add_argument("text", metavar="TEXT", help="what the next reader sees")
-
-
-def _subcommand(
-    name: str, help: str, act: Callable[[Question, Namespace, Any], object], *more: Callable[[ArgumentParser], object]
-) -> Subcommand:
-    def configure(parser: ArgumentParser) -> None:
-        _configure(parser, *more, add_acting)
-
-    return Subcommand(name=name, help=help, configure=configure, run=_verb(act))
-
+_COMMENT: Final = argument("--comment", default="", metavar="TEXT", help="what the next reader sees")
 
 QUESTION_VERBS = (
-    _subcommand(
+    _verb(
         "answer-question",
         "Answer a question, as the user that --as names.",
         lambda question, given, user: answer_with(question, given.data, user, given.comment),
-        _add_data,
-        _add_comment,
+        argument(
+            "data",
+            metavar="DATA",
+            type=json_value,
+            help=f"yes or no, or the fields of the form as a JSON object; {JSON_HELP}",
+        ),
+        _COMMENT,
     ),
-    _subcommand(
+    _verb(
         "comment-question",
         "Write a comment on a question, without an answer.",
         lambda question, given, user: question.comment(given.text, by=user),
-        _add_text,
+        argument("text", metavar="TEXT", help="what the next reader sees"),
     ),
-    _subcommand(
+    _verb(
         "hand-over-question",
         "Ask another user or a group instead.",
         lambda question, given, user: question.hand_over(named(question, given.to), by=user, comment=given.comment),
-        _add_to,
-        _add_comment,
+        argument("to", metavar="TO", help="the name of a user or a group: ada, user:ada, group:managers"),
+        _COMMENT,
     ),
-    _subcommand(
+    _verb(
         "claim-question",
         "Take a question: nobody else may answer it until it is released or handed over.",
         lambda question, _given, user: question.claim(by=user),
     ),
-    _subcommand(
+    _verb(
         "release-question",
         "Give back a question that the user has claimed.",
         lambda question, _given, user: question.release(by=user),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
@@ -12,16 +12,18 @@ from django.core.management.base import CommandError
 from durable import operations
 from durable.cli.output import Exit, Output
 from durable.cli.subcommand import (
+    ACTING,
+    CONFIRMING,
     JSON_HELP,
-    Subcommand,
+    RUN,
     acting,
-    add_acting,
-    add_confirming,
-    add_format,
+    argument,
     confirm,
+    formats,
     json_value,
     need_terminal,
     refusable,
+    subcommand,
 )
 from durable.inspection.reading import reading
 from durable.operations.replay_plan import ReplayPlan
@@ -30,25 +32,28 @@ SHOWN: Final = 20  # locations of each kind
 NOTHING: Final = object()  # marks a missing output: null is a valid one
 
 
-def _configure(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
-    parser.add_argument("location", metavar="LOCATION", help="where in the history, as durable show names it")
-    parser.add_argument("--in-place", action="store_true", help="in the same run; else a new one goes on from there")
-    parser.add_argument("--plan", metavar="HASH", help="only as a plan of --dry-run with this hash says")
-    parser.add_argument("--id", dest="new_id", help="the new run's id")
-    parser.add_argument(
+@subcommand(
+    "replay",
+    "Run again from a place in a run's history; prints the id of the run that does. The code computes the arguments of a "
+    "step each time: to change them, change the code, the input (restart --set) or the output that they came from "
+    "(--output-of-step).",
+    RUN,
+    argument("location", metavar="LOCATION", help="where in the history, as durable show names it"),
+    argument("--in-place", action="store_true", help="in the same run; else a new one goes on from there"),
+    argument("--plan", metavar="HASH", help="only as a plan of --dry-run with this hash says"),
+    argument("--id", dest="new_id", help="the new run's id"),
+    argument(
         "--output-of-step",
         type=json_value,
         metavar="JSON",
         default=NOTHING,
         help=f"do not run the step at LOCATION again: it has this output. Needs --reason. {JSON_HELP}",
-    )
-    add_acting(parser)
-    add_confirming(parser)
-    add_format(parser)
-
-
-def _replay(options: Namespace, output: Output) -> int:
+    ),
+    ACTING,
+    CONFIRMING,
+    formats(),
+)
+def replay_command(options: Namespace, output: Output) -> int:
     if options.in_place and options.new_id:
         raise CommandError("--in-place makes no new run: leave out --id", returncode=Exit.USAGE)
     is_given = options.output_of_step is not NOTHING
@@ -125,15 +130,3 @@ def _lines(plan: ReplayPlan, *, in_place: bool) -> list[str]:
 def _first(entries: Sequence[str], number: int) -> list[str]:
     """Return lines for the first of these entries, and a line for the number of the others."""
     return [*(f"  {each}" for each in entries[:SHOWN]), *(["  ..."] if number > SHOWN else [])]
-
-
-REPLAY = Subcommand(
-    name="replay",
-    help=(
-        "Run again from a place in a run's history; prints the id of the run that does. The code computes the arguments of a "
-        "step each time: to change them, change the code, the input (restart --set) or the output that they came from "
-        "(--output-of-step)."
-    ),
-    configure=_configure,
-    run=_replay,
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,7 +10,17 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from durable.cli.output import Cell, Exit, Output
-from durable.cli.subcommand import Subcommand, acting, add_acting, add_format, add_revision, confirm, need_terminal
+from durable.cli.subcommand import (
+    ACTING,
+    REVISION,
+    acting,
+    argument,
+    confirm,
+    exclusive,
+    formats,
+    need_terminal,
+    subcommand,
+)
 from durable.inspection.humanize import moment, plural, span
 from durable.inspection.undone import state_word
 from durable.listings.restored import RESTORED
@@ -21,36 +31,34 @@ from durable.operations.restored import GO_ON, HOLD, UNKNOWN, Decided, carry_on,
 _VERB: Final = BY_ACTION["restored"]
 
 
-def _configure(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "name", nargs="?", metavar=_VERB.on.metavar, help="the name of the database; any other one is left alone"
-    )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--hold", action="store_const", dest="how", const=HOLD, help="pause all open runs, then let workers go on"
-    )
-    how.add_argument(
-        "--unknown",
-        action="store_const",
-        dest="how",
-        const=UNKNOWN,
-        help="ask about the next steps of all open runs before they are executed: their verify, or a person",
-    )
-    how.add_argument(
-        "--go-on", action="store_const", dest="how", const=GO_ON, help="let workers go on with all of them"
-    )
-    parser.add_argument(
+@subcommand(
+    _VERB.command,
+    _VERB.help,
+    argument("name", nargs="?", metavar=_VERB.on.metavar, help="the name of the database; any other one is left alone"),
+    exclusive(
+        argument(
+            "--hold", action="store_const", dest="how", const=HOLD, help="pause all open runs, then let workers go on"
+        ),
+        argument(
+            "--unknown",
+            action="store_const",
+            dest="how",
+            const=UNKNOWN,
+            help="ask about the next steps of all open runs before they are executed: their verify, or a person",
+        ),
+        argument("--go-on", action="store_const", dest="how", const=GO_ON, help="let workers go on with all of them"),
+    ),
+    argument(
         "--copy",
         action="store_true",
         help="with one of these: this database is a copy of another one that goes on, and gets a name of its own",
-    )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    add_acting(parser)
-    add_revision(parser)
-    add_format(parser, "table", "json")
-
-
-def _run(options: Namespace, output: Output) -> int:
+    ),
+    argument("-y", "--yes", action="store_true", help="do not ask"),
+    ACTING,
+    REVISION,
+    formats("table", "json"),
+)
+def restored_command(options: Namespace, output: Output) -> int:
     seen = Seen(now=timezone.now())
     page = RESTORED.read(seen)
     if options.how is None:
@@ -133,5 +141,3 @@ def _show(found: Any, page: Any, seen: Seen, output: Output) -> None:
 
 
 _OFF: Final = 'No mark is kept: name a file outside of the database in DURABLE["MARK"], or use Redis.'
-
-RESTORED_COMMAND: Final = Subcommand(name=_VERB.command, help=_VERB.help, configure=_configure, run=_run)

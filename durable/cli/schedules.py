@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from argparse import Namespace
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from typing import Final
 
 from django.core.management.base import CommandError
 from django.utils import timezone
 
 from durable.cli.output import Cell, Exit, Output
 from durable.cli.subcommand import (
+    ACTING,
+    CONFIRMING,
     JSON_HELP,
-    Subcommand,
-    acting,
-    add_acting,
-    add_confirming,
-    add_format,
-    add_option,
-    add_revision,
+    KEYWORDS,
+    REVISION,
+    argument,
     confirm,
     duration,
+    formats,
     json_value,
-    keyword,
     moment,
     need_terminal,
+    option,
+    subcommand,
 )
 from durable.inspection.humanize import plural
 from durable.inspection.reading import reading
@@ -45,15 +44,17 @@ _OUTCOMES = {"started": "ok", "skipped": "note", "missed": "problem", "refused":
 _TICKS = 20
 
 
-def _configure(parser: ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="show this one with its newest ticks")
-    parser.add_argument("-w", "--workflow", default="", metavar="NAME", help="schedules of this workflow alone")
-    parser.add_argument("--sync", action="store_true", help="write the schedules of the code into the database")
-    parser.add_argument("--dry-run", action="store_true", help="with --sync: say what would be written")
-    add_format(parser, "table", "json")
-
-
-def _schedules(options: Namespace, output: Output) -> int:
+@subcommand(
+    "schedules",
+    "List the schedules with their next moments, or show one with its newest ticks. With --sync, write those that "
+    "the code declares into the database.",
+    argument("name", nargs="?", default="", metavar="NAME", help="show this one with its newest ticks"),
+    argument("-w", "--workflow", default="", metavar="NAME", help="schedules of this workflow alone"),
+    argument("--sync", action="store_true", help="write the schedules of the code into the database"),
+    argument("--dry-run", action="store_true", help="with --sync: say what would be written"),
+    formats("table", "json"),
+)
+def schedules_command(options: Namespace, output: Output) -> int:
     if options.sync:
         return _synchronise(output, dry_run=options.dry_run)
     if options.dry_run:
@@ -150,36 +151,10 @@ def _both_clocks(each: ScheduleSummary, moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC{f' ({clock})' if clock else ''}"
 
 
-SCHEDULES = Subcommand(
-    name="schedules",
-    help="List the schedules with their next moments, or show one with its newest ticks. With --sync, write those that "
-    "the code declares into the database.",
-    configure=_configure,
-    run=_schedules,
-)
-
-
 # -- the verbs that have more options than a subcommand of `verb_command`
 
 
-def _acting(act: Callable[[Namespace, Output], int], options: Namespace, output: Output) -> int:
-    with acting(options):
-        return act(options, output)
-
-
-def _subcommand(
-    name: str,
-    help: str,
-    act: Callable[[Namespace, Output], int],
-    configure: Callable[[ArgumentParser], None],
-) -> Subcommand:
-    def configure_all(parser: ArgumentParser) -> None:
-        parser.add_argument("name", metavar="NAME", help="the name of the schedule")
-        configure(parser)
-        add_acting(parser)
-        add_revision(parser)
-
-    return Subcommand(name=name, help=help, configure=configure_all, run=partial(_acting, act))
+_NAME: Final = argument("name", metavar="NAME", help="the name of the schedule")
 
 
 def told_of_tick(tick: Tick, output: Output) -> int:
@@ -191,13 +166,17 @@ def told_of_tick(tick: Tick, output: Output) -> int:
     return Exit.OK if tick.outcome == "waiting" else Exit.REFUSED
 
 
-def _configure_backfill(parser: ArgumentParser) -> None:
-    parser.add_argument("since", metavar="FROM", type=moment, help="a time, or a duration before now")
-    parser.add_argument("until", metavar="TO", type=moment, help="a time, or a duration before now")
-    add_confirming(parser)
-
-
-def _backfill(options: Namespace, output: Output) -> int:
+@subcommand(
+    BY_ACTION["backfill_schedule"].command,
+    BY_ACTION["backfill_schedule"].help,
+    _NAME,
+    argument("since", metavar="FROM", type=moment, help="a time, or a duration before now"),
+    argument("until", metavar="TO", type=moment, help="a time, or a duration before now"),
+    CONFIRMING,
+    ACTING,
+    REVISION,
+)
+def backfill_command(options: Namespace, output: Output) -> int:
     planned = verbs.plan_backfill(options.name, options.since, options.until)
     count = plural(len(planned.moments), "run")
     if options.dry_run:
@@ -214,28 +193,29 @@ def _backfill(options: Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _configure_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--zone", metavar="ZONE", help='the zone of local times, "Europe/Berlin"; UTC by default')
-    parser.add_argument("-q", "--queue", metavar="NAME", help="another queue than the workflow's")
-    parser.add_argument("--overlap", choices=OVERLAPS, help="while the run of an earlier tick runs")
-    parser.add_argument("--catch-up", choices=CATCH_UPS, help="which missed moments are made up for")
-    parser.add_argument(
-        "--window", type=duration, metavar="DURATION", help="make up for no moment longer ago than this"
-    )
-    parser.add_argument("--jitter", type=duration, metavar="DURATION", help="put each tick off by a part of this")
-    parser.add_argument(
-        "-k", "--keyword", action="append", default=[], type=keyword, metavar="NAME=VALUE", help="may be given again"
-    )
+_SETTINGS: Final = (
+    argument("--zone", metavar="ZONE", help='the zone of local times, "Europe/Berlin"; UTC by default'),
+    argument("-q", "--queue", metavar="NAME", help="another queue than the workflow's"),
+    argument("--overlap", choices=OVERLAPS, help="while the run of an earlier tick runs"),
+    argument("--catch-up", choices=CATCH_UPS, help="which missed moments are made up for"),
+    argument("--window", type=duration, metavar="DURATION", help="make up for no moment longer ago than this"),
+    argument("--jitter", type=duration, metavar="DURATION", help="put each tick off by a part of this"),
+    KEYWORDS,
+)
 
 
-def _configure_create(parser: ArgumentParser) -> None:
-    parser.add_argument("workflow", metavar="WORKFLOW")
-    add_option(parser, RULE)
-    parser.add_argument("arguments", nargs="*", metavar="ARG", type=json_value, help=JSON_HELP)
-    _configure_options(parser)
-
-
-def _create(options: Namespace, output: Output) -> int:
+@subcommand(
+    "create-schedule",
+    "Create a schedule that operators own.",
+    _NAME,
+    argument("workflow", metavar="WORKFLOW"),
+    option(RULE),
+    argument("arguments", nargs="*", metavar="ARG", type=json_value, help=JSON_HELP),
+    *_SETTINGS,
+    ACTING,
+    REVISION,
+)
+def create_command(options: Namespace, output: Output) -> int:
     made = verbs.create(
         options.name,
         options.workflow,
@@ -253,16 +233,18 @@ def _create(options: Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _configure_edit(parser: ArgumentParser) -> None:
-    add_option(parser, replace(RULE, default=None))
-    parser.add_argument(
-        "--arg", action="append", metavar="ARG", type=json_value, help="all arguments, each given again"
-    )
-    parser.add_argument("--no-window", action="store_true", help="make up for any missed moment")
-    _configure_options(parser)
-
-
-def _edit(options: Namespace, output: Output) -> int:
+@subcommand(
+    BY_ACTION["edit_schedule"].command,
+    BY_ACTION["edit_schedule"].help,
+    _NAME,
+    option(replace(RULE, default=None)),
+    argument("--arg", action="append", metavar="ARG", type=json_value, help="all arguments, each given again"),
+    argument("--no-window", action="store_true", help="make up for any missed moment"),
+    *_SETTINGS,
+    ACTING,
+    REVISION,
+)
+def edit_command(options: Namespace, output: Output) -> int:
     edited = verbs.edit(
         options.name,
         rule=options.rule,
@@ -278,10 +260,3 @@ def _edit(options: Namespace, output: Output) -> int:
     )
     output.say(f'The schedule "{edited.name}" is changed; its next moment is {edited.next_at}.')
     return Exit.OK
-
-
-CREATE = _subcommand("create-schedule", "Create a schedule that operators own.", _create, _configure_create)
-EDIT = _subcommand(BY_ACTION["edit_schedule"].command, BY_ACTION["edit_schedule"].help, _edit, _configure_edit)
-BACKFILL = _subcommand(
-    BY_ACTION["backfill_schedule"].command, BY_ACTION["backfill_schedule"].help, _backfill, _configure_backfill
-)

@@ -4,7 +4,7 @@ another.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from datetime import datetime
 from typing import Any
 
@@ -13,8 +13,16 @@ from django.utils import timezone
 from durable.carriers import unread
 from durable.cli.list_command import counted
 from durable.cli.output import Cell, Exit, Output
-from durable.cli.subcommand import Subcommand, add_format, add_ids, found_run, given_ids
-from durable.cli.watching import add_following, follow
+from durable.cli.subcommand import (
+    RUN,
+    argument,
+    formats,
+    found_run,
+    given_ids,
+    run_ids,
+    subcommand,
+)
+from durable.cli.watching import follow, following
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import EntryKind
@@ -53,23 +61,22 @@ from durable.models import Run
 # -- show
 
 
-def _configure_show(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
-    parser.add_argument(
+@subcommand(
+    "show",
+    "Show a run and its history.",
+    RUN,
+    argument(
         "-p",
         "--payloads",
         action="store_true",
         help="with the run's input, output and traceback, and what running steps have saved",
-    )
-    parser.add_argument("--failed", action="store_true", help="of the history only what failed, was retried or is open")
-    parser.add_argument(
-        "--start", type=int, metavar="N", help="show the history from this position on (default: its end)"
-    )
-    add_following(parser, "then tell what happens, until the run has ended")
-    add_format(parser, "table", "json")
-
-
-def _show(options: Namespace, output: Output) -> int:
+    ),
+    argument("--failed", action="store_true", help="of the history only what failed, was retried or is open"),
+    argument("--start", type=int, metavar="N", help="show the history from this position on (default: its end)"),
+    *following("then tell what happens, until the run has ended"),
+    formats("table", "json"),
+)
+def show_command(options: Namespace, output: Output) -> int:
     with reading():
         run, now = found_run(options.id), timezone.now()
         running = activities_of_runs([run], now)[run.id]
@@ -244,17 +251,16 @@ def _running_words(node: TreeNode) -> str:
     return f"{what} for {span(node.running.seconds)}"
 
 
-SHOW = Subcommand(name="show", help="Show a run and its history.", configure=_configure_show, run=_show)
-
 # -- why
 
 
-def _configure_why(parser: ArgumentParser) -> None:
-    add_ids(parser)
-    add_format(parser, "table", "json")
-
-
-def _why(options: Namespace, output: Output) -> int:
+@subcommand(
+    "why",
+    "Explain why runs do not go on, and what to do.",
+    run_ids(),
+    formats("table", "json"),
+)
+def why_command(options: Namespace, output: Output) -> int:
     status: int = Exit.OK
     for run_id in given_ids(options.ids):
         with reading():
@@ -306,21 +312,19 @@ def _remedies(run: Run, explanation: Explanation) -> list[str]:
     ]
 
 
-WHY = Subcommand(name="why", help="Explain why runs do not go on, and what to do.", configure=_configure_why, run=_why)
-
-
 # -- compare
 
 
-def _configure_compare(parser: ArgumentParser) -> None:
-    parser.add_argument("left", metavar="ID")
-    parser.add_argument("right", metavar="OTHER", help="for example the run that a replay has made")
-    parser.add_argument("--payloads", action="store_true", help="compare the outputs and the inputs too")
-    parser.add_argument("--all", action="store_true", help="places that are the same, too")
-    add_format(parser)
-
-
-def _compare(options: Namespace, output: Output) -> int:
+@subcommand(
+    "compare",
+    "Compare two runs place by place, for example a run and its replay.",
+    argument("left", metavar="ID"),
+    argument("right", metavar="OTHER", help="for example the run that a replay has made"),
+    argument("--payloads", action="store_true", help="compare the outputs and the inputs too"),
+    argument("--all", action="store_true", help="places that are the same, too"),
+    formats(),
+)
+def compare_command(options: Namespace, output: Output) -> int:
     with reading():
         runs = []
         for run_id in (options.left, options.right):
@@ -366,11 +370,3 @@ def _side(side: Side | None) -> Cell:
     words = [side.status, f"{side.attempts} attempts" if side.attempts > 1 else "", "by hand" if side.is_given else ""]
     took = "" if side.took is None else span(side.took.total_seconds())
     return Cell(", ".join(filter(None, [*words, took, side.error])), side.status)
-
-
-COMPARE = Subcommand(
-    name="compare",
-    help="Compare two runs place by place, for example a run and its replay.",
-    configure=_configure_compare,
-    run=_compare,
-)

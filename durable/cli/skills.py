@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
 import durable
 from durable.cli.output import Exit, Output
-from durable.cli.subcommand import RefusedError, Subcommand
+from durable.cli.subcommand import RefusedError, argument, subcommand
 
 #: Where a package has its skills, by a convention that several agents follow.
 SKILLS: Final = Path(durable.__file__).parent / ".agents" / "skills"
 
 
-def _configure(parser: ArgumentParser) -> None:
-    parser.add_argument(
+@subcommand(
+    "skills",
+    "Copy the skill with which coding agents write workflows into a project.",
+    argument(
         "folder",
         nargs="?",
         type=Path,
         default=Path(".agents/skills"),
         metavar="FOLDER",
         help="where the agent looks for skills, .claude/skills for example (default: .agents/skills)",
-    )
-    parser.add_argument("--force", action="store_true", help="write over files that have been changed")
-
-
-def _copy(options: Namespace, output: Output) -> int:
+    ),
+    argument("--force", action="store_true", help="write over files that have been changed"),
+)
+def skills_command(options: Namespace, output: Output) -> int:
     """Copy each file that differs. Nothing is written unless everything may be."""
     found = {options.folder / path.relative_to(SKILLS): path.read_bytes() for path in SKILLS.rglob("*.md")}
     other = {target: data for target, data in found.items() if not (target.is_file() and target.read_bytes() == data)}
@@ -45,11 +46,3 @@ def _copy(options: Namespace, output: Output) -> int:
     for target in sorted(found):
         output.say(f"{target}: {'written' if target in other else 'is up to date'}")
     return Exit.OK
-
-
-SKILLS_COMMAND = Subcommand(
-    name="skills",
-    help="Copy the skill with which coding agents write workflows into a project.",
-    configure=_configure,
-    run=_copy,
-)

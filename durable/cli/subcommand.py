@@ -7,11 +7,11 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, TextIO
+from typing import Any, Final, TypeAlias
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ObjectDoesNotExist
@@ -32,20 +32,34 @@ from durable.operations.audit import REFUSALS, Actor, acting_as
 from durable.operations.bulk import Selection
 from durable.operations.options import Deadline, Decimal, Flag, Json, Length, Number, OneOf, Option, Until
 
+#: Adds an argument, or several, to the parser of a subcommand.
+Argument: TypeAlias = Callable[[ArgumentParser], object]
+Perform: TypeAlias = Callable[[Namespace, Output], int]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Subcommand:
     """A subcommand of `manage.py durable`.
 
-    `help` is a sentence. `configure` adds the arguments. `run` performs the subcommand and returns the exit status.
-    `alias` is a second name, or "".
+    `help` is a sentence. `run` performs the subcommand and returns the exit status. The help lists the `arguments` in
+    their order. `alias` is a second name, or "".
     """
 
     name: str
     help: str
-    configure: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace, Output], int]
+    run: Perform
+    arguments: Sequence[Argument]
     alias: str = ""
+
+    def configure(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        for each in self.arguments:
+            each(parser)
+
+
+def subcommand(name: str, help: str, *arguments: Argument) -> Callable[[Perform], Subcommand]:
+    """Make a subcommand of the function that performs it."""
+    return lambda run: Subcommand(name, help, run, arguments)
 
 
 class RefusedError(Exception):
@@ -119,59 +133,65 @@ _LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at mo
 JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"
 
 
-def add_format(parser: ArgumentParser, *formats: str) -> None:
-    """Add `-o`."""
-    parser.add_argument(
-        "-o", "--output", choices=formats or FORMATS, default="table", metavar="FORMAT", help="what to print"
-    )
+def argument(*names: str, **options: Any) -> Argument:
+    """Return an argument; `names` and `options` are those of `ArgumentParser.add_argument`."""
+    return lambda parser: parser.add_argument(*names, **options)
 
 
-def add_report_format(parser: ArgumentParser, *formats: str) -> None:
-    """Add `-o`, with `--format` as another name: what other tools that check code call it. The first is the default."""
-    parser.add_argument(
-        "-o",
-        "--output",
-        "--format",
-        choices=formats,
-        default=formats[0],
-        metavar="FORMAT",
-        help="what to print",
-    )
+def exclusive(*arguments: Argument, required: bool = False) -> Argument:
+    """Return arguments of which one can be given."""
+
+    def add(parser: ArgumentParser) -> None:
+        group: Any = parser.add_mutually_exclusive_group(required=required)
+        for each in arguments:
+            each(group)
+
+    return add
 
 
-def add_ids(parser: ArgumentParser, *, may_be_none: bool = False) -> None:
-    """Add the ids of runs."""
-    parser.add_argument(
-        "ids",
-        nargs="*" if may_be_none else "+",
-        metavar="ID",
-        help="run ids; - reads more of them from standard input, one a line",
-    )
+def formats(*choices: str, also: str = "") -> Argument:
+    """Return `-o`, whose default is the first of the formats. `also` is another name of the option."""
+    names = ("-o", "--output", *([also] if also else []))
+    found = choices or FORMATS
+    return argument(*names, choices=found, default=found[0], metavar="FORMAT", help="what to print")
 
 
-def add_filters(parser: ArgumentParser, *filters: Filter) -> None:
-    """Add the filters of a listing."""
-    for each in filters:
-        names = [*filter(None, [each.short]), f"--{each.name.replace('_', '-')}"]
-        said: dict[str, Any] = {"dest": each.name, "help": each.shell_help}
-        if each.kind is bool:
-            parser.add_argument(*names, action="store_true", **said)
-            continue
-        said |= {"metavar": each.metavar or each.name.upper(), "default": each.default}
-        if each.kind is datetime:
-            said |= {"type": moment, "metavar": "MOMENT"}
-        if each.kind is tuple:
-            said |= {"type": _tag}
-        if each.choices:
-            said |= {"choices": each.choices}
-        if each.several or each.kind is tuple:
-            said |= {"action": "append", "default": []}
-        parser.add_argument(*names, **said)
+def run_ids(*, may_be_none: bool = False) -> Argument:
+    """Return the ids of runs."""
+    what = "run ids; - reads more of them from standard input, one a line"
+    return argument("ids", nargs="*" if may_be_none else "+", metavar="ID", help=what)
 
 
-def add_tags(parser: ArgumentParser, meaning: str) -> None:
-    """Add an option for tags, which may be given several times; `meaning` is its help."""
-    parser.add_argument("--tag", action="append", default=[], type=_tag, metavar="NAME=VALUE", help=meaning)
+#: The id of a run.
+RUN: Final = argument("id", metavar="ID")
+
+
+def filters(*given: Filter) -> Argument:
+    """Return the filters of a listing."""
+
+    def add(parser: ArgumentParser) -> None:
+        for each in given:
+            _add_filter(parser, each)
+
+    return add
+
+
+def _add_filter(parser: ArgumentParser, each: Filter) -> None:
+    names = [*filter(None, [each.short]), f"--{each.name.replace('_', '-')}"]
+    said: dict[str, Any] = {"dest": each.name, "help": each.shell_help}
+    if each.kind is bool:
+        parser.add_argument(*names, action="store_true", **said)
+        return
+    said |= {"metavar": each.metavar or each.name.upper(), "default": each.default}
+    if each.kind is datetime:
+        said |= {"type": moment, "metavar": "MOMENT"}
+    if each.kind is tuple:
+        said |= {"type": _tag}
+    if each.choices:
+        said |= {"choices": each.choices}
+    if each.several or each.kind is tuple:
+        said |= {"action": "append", "default": []}
+    parser.add_argument(*names, **said)
 
 
 def _tag(text: str) -> tuple[str, str]:
@@ -181,57 +201,64 @@ def _tag(text: str) -> tuple[str, str]:
         raise ArgumentTypeError(str(error)) from None
 
 
-def add_option(parser: ArgumentParser, option: Option, *, is_named: bool = False, letter: str = "") -> None:
-    """Add an option; a required one is a positional argument, unless it `is_named`. A `letter` gives it a short
-    name.
+def tags(meaning: str) -> Argument:
+    """Return an option for tags, which may be given several times; `meaning` is its help."""
+    return argument("--tag", action="append", default=[], type=_tag, metavar="NAME=VALUE", help=meaning)
+
+
+def option(given: Option, *, is_named: bool = False, letter: str = "") -> Argument:
+    """Return the argument of an option of a verb. A required one is positional, unless it `is_named`.
+
+    A `letter` gives it a short name.
     """
-    is_argument = option.is_required and not is_named
-    names = [option.name] if is_argument else [f"--{option.name.replace('_', '-')}"]
-    said: dict[str, Any] = {"help": option.shell_help, **_HOW.get(type(option), {})}
-    if isinstance(option, Json):
-        said |= {"help": f"{option.shell_help}. {JSON_HELP}", "type": json_value}
-    if not is_argument:
-        said |= {"required": True} if option.is_required else {"default": option.default}
-    if isinstance(option, Flag):
+    is_positional = given.is_required and not is_named
+    names = [given.name] if is_positional else [f"--{given.name.replace('_', '-')}"]
+    said: dict[str, Any] = {"help": given.shell_help, **_HOW.get(type(given), {})}
+    if isinstance(given, Json):
+        said |= {"help": f"{given.shell_help}. {JSON_HELP}", "type": json_value}
+    if not is_positional:
+        said |= {"required": True} if given.is_required else {"default": given.default}
+    if isinstance(given, Flag):
         said |= {"action": "store_true"}
-    elif isinstance(option, OneOf):
-        said |= {"choices": option.values}
+    elif isinstance(given, OneOf):
+        said |= {"choices": given.values}
     elif "metavar" not in said:
-        said |= {"metavar": option.metavar or option.name.upper()}
-    parser.add_argument(*([f"-{letter}"] if letter else []), *names, **said)
+        said |= {"metavar": given.metavar or given.name.upper()}
+    return argument(*([f"-{letter}"] if letter else []), *names, **said)
 
 
-def add_acting(parser: ArgumentParser) -> None:
-    """Add the actor and the reason."""
-    parser.add_argument("--reason", default="", help="the reason; it is recorded in the audit log")
-    parser.add_argument(
+def _both(one: Argument, other: Argument) -> Argument:
+    return lambda parser: (one(parser), other(parser))
+
+
+#: The reason, and who acts.
+ACTING: Final = _both(
+    argument("--reason", default="", help="the reason; it is recorded in the audit log"),
+    argument(
         "--as", dest="user", metavar="USER", help="act as this user of Django, with no more than the user's permissions"
-    )
-
-
-def add_revision(parser: ArgumentParser) -> None:
-    """Add the option for the expected revision of the verb's subject."""
-    parser.add_argument(
-        "--revision",
-        metavar="TEXT",
-        help="the `revision` that its JSON had when it was seen; what has changed since is left alone",
-    )
-
-
-def add_confirming(parser: ArgumentParser) -> None:
-    """Add the option that confirms a large change."""
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    ),
+)
+#: The expected revision of the verb's subject.
+REVISION: Final = argument(
+    "--revision",
+    metavar="TEXT",
+    help="the `revision` that its JSON had when it was seen; what has changed since is left alone",
+)
+#: A large change is tried, or done without a question.
+YES: Final = argument("-y", "--yes", action="store_true", help="do not ask")
+CONFIRMING: Final = _both(
+    argument("--dry-run", action="store_true", help="say what would be done, and do nothing"), YES
+)
 
 
 # -- given values, and answers
 
 
-def given_ids(ids: Iterable[str], stdin: TextIO | None = None) -> Iterator[str]:
+def given_ids(ids: Iterable[str]) -> Iterator[str]:
     """Yield each id once, in order; "-" is replaced by the lines of standard input, as they arrive."""
     seen: set[str] = set()
     for each in ids:
-        found: Iterable[str] = _lines(stdin or sys.stdin) if each == "-" else (each,)
+        found: Iterable[str] = _lines() if each == "-" else (each,)
         for run_id in found:
             if run_id.strip() and run_id not in seen:
                 seen.add(run_id)
@@ -248,8 +275,8 @@ def selected_ids(selection: Selection) -> Iterator[str]:
             return
 
 
-def _lines(stdin: TextIO) -> Iterator[str]:
-    while line := stdin.readline(_LONGEST):
+def _lines() -> Iterator[str]:
+    while line := sys.stdin.readline(_LONGEST):
         if len(line) == _LONGEST:
             raise CommandError("a line of standard input is too long for the id of a run", returncode=Exit.USAGE)
         yield line.rstrip("\r\n")
@@ -279,15 +306,15 @@ def confirmed(output: Output, question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def read_all(stdin: TextIO | None = None) -> str:
+def _read_all() -> str:
     """Read a value from standard input. At a terminal, print a hint that input is expected.
 
     Raises ValueError for more than twice `MAX_PAYLOAD_BYTES`: the recorded form of a value may be shorter.
     """
-    if stdin is None and is_at_terminal():
+    if is_at_terminal():
         sys.stderr.write("Write the value, then Ctrl-D; Ctrl-C changes nothing.\n")
     limit = 2 * conf.MAX_PAYLOAD_BYTES
-    text = (stdin or sys.stdin).read(limit + 1)
+    text = sys.stdin.read(limit + 1)
     if len(text) > limit:
         raise ValueError(
             f"standard input has more than {limit:,} characters: store the data elsewhere (a file, a row of your own) and "
@@ -373,7 +400,7 @@ def _parsed(text: str) -> datetime | None:
 def json_value(text: str) -> Any:
     """Parse a value as JSON; a text that does not look like JSON stays a text. "-" reads JSON from standard input."""
     if text == "-":
-        return _strict(read_all())
+        return _strict(_read_all())
     if text[:1] in ("{", "[", '"'):
         return _strict(text)
     try:
@@ -391,6 +418,12 @@ def keyword(text: str) -> tuple[str, Any]:
     if not (mark and name.isidentifier()):
         raise ValueError(f"{text!r} is not a keyword argument: write name=value")
     return name, json_value(value)
+
+
+#: Keyword arguments of a workflow.
+KEYWORDS: Final = argument(
+    "-k", "--keyword", action="append", default=[], type=keyword, metavar="NAME=VALUE", help="may be given again"
+)
 
 
 def _strict(text: str) -> Any:

@@ -5,7 +5,7 @@ what a step emits.
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
@@ -14,7 +14,17 @@ from django.utils import timezone
 
 from durable import operations
 from durable.cli.output import Exit, Output
-from durable.cli.subcommand import Subcommand, acting, add_acting, add_format, duration, found_run
+from durable.cli.subcommand import (
+    ACTING,
+    RUN,
+    Argument,
+    acting,
+    argument,
+    duration,
+    formats,
+    found_run,
+    subcommand,
+)
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
 from durable.inspection.activities import RunningStack, activities_of, read_stack
@@ -33,16 +43,11 @@ from durable.streams import reading as streams
 Skeleton = dict[str, tuple[str, int]]  # location: status, attempts
 
 
-def add_following(parser: ArgumentParser, meaning: str) -> None:
-    """Add `-f`, and the interval between two queries of the run."""
-    parser.add_argument("-f", "--follow", action="store_true", help=meaning)
-    parser.add_argument(
-        "--interval",
-        type=duration,
-        metavar="DURATION",
-        default="1 s",
-        help="seconds between two looks of --follow (default: 1)",
-    )
+def following(meaning: str) -> tuple[Argument, Argument]:
+    """Return `-f`, and the interval between two queries of the run."""
+    what = "seconds between two looks of --follow (default: 1)"
+    interval = argument("--interval", type=duration, metavar="DURATION", default="1 s", help=what)
+    return argument("-f", "--follow", action="store_true", help=meaning), interval
 
 
 # -- changes
@@ -120,16 +125,17 @@ def _print_state(output: Output, now: datetime, run: Run, shown: tuple[str, str]
 # -- what it logs
 
 
-def _configure_logs(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
-    parser.add_argument("--level", choices=list(LEVELS), default="", metavar="LEVEL", help="without lines below it")
-    parser.add_argument("--place", default="", metavar="LOCATION", help="lines of this location, and within it")
-    parser.add_argument("--limit", type=int, default=200, metavar="N", help="the newest N lines (default: 200)")
-    add_following(parser, "then print what is logged, until the run has ended")
-    add_format(parser, "table", "json")
-
-
-def _logs(options: Namespace, output: Output) -> int:
+@subcommand(
+    "logs",
+    "Print what a run has logged, where durable.logs.RunLogHandler keeps it.",
+    RUN,
+    argument("--level", choices=list(LEVELS), default="", metavar="LEVEL", help="without lines below it"),
+    argument("--place", default="", metavar="LOCATION", help="lines of this location, and within it"),
+    argument("--limit", type=int, default=200, metavar="N", help="the newest N lines (default: 200)"),
+    *following("then print what is logged, until the run has ended"),
+    formats("table", "json"),
+)
+def logs_command(options: Namespace, output: Output) -> int:
     with reading():
         run = found_run(options.id)
         lines = read_logs(run, level=options.level, place=options.place, limit=max(1, options.limit))
@@ -163,29 +169,19 @@ def _print_lines(lines: Sequence[LoggedLine], output: Output) -> None:
     output.stdout.flush()
 
 
-LOGS = Subcommand(
-    name="logs",
-    help="Print what a run has logged, where durable.logs.RunLogHandler keeps it.",
-    configure=_configure_logs,
-    run=_logs,
-)
-
-
 # -- what a step emits
 
 
-def _configure_stream(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
-    parser.add_argument("location", metavar="LOCATION")
-    parser.add_argument(
-        "--after", default="", metavar="ID", help="behind the chunk with this id (as --output json prints it)"
-    )
-    parser.add_argument("--timeout", type=duration, metavar="DURATION", help="how long to wait for the next chunk")
-    add_format(parser, "text", "json")
-    parser.set_defaults(output="text")
-
-
-def _stream(options: Namespace, output: Output) -> int:
+@subcommand(
+    "stream",
+    "Print what a running step emits, as it comes.",
+    RUN,
+    argument("location", metavar="LOCATION"),
+    argument("--after", default="", metavar="ID", help="behind the chunk with this id (as --output json prints it)"),
+    argument("--timeout", type=duration, metavar="DURATION", help="how long to wait for the next chunk"),
+    formats("text", "json"),
+)
+def stream_command(options: Namespace, output: Output) -> int:
     with reading():
         run = found_run(options.id)
     try:
@@ -210,30 +206,26 @@ def _stream(options: Namespace, output: Output) -> int:
     return Exit.OK
 
 
-STREAM = Subcommand(
-    name="stream", help="Print what a running step emits, as it comes.", configure=_configure_stream, run=_stream
-)
-
-
 # -- where its steps are
 
 _LOOK_EVERY: Final = 0.2  # seconds
 
 
-def _configure_stack(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
-    parser.add_argument("--location", default="", help="the step at this location only (default: all that run)")
-    parser.add_argument(
+@subcommand(
+    "stack",
+    "Ask a run's worker where its steps are at this moment.",
+    RUN,
+    argument("--location", default="", help="the step at this location only (default: all that run)"),
+    argument(
         "--wait",
         type=duration,
         metavar="DURATION",
         default="15 s",
         help="how long to wait for the worker (default: 15 s)",
-    )
-    add_acting(parser)
-
-
-def _stack(options: Namespace, output: Output) -> int:
+    ),
+    ACTING,
+)
+def stack_command(options: Namespace, output: Output) -> int:
     run = found_run(options.id)
     with acting(options):
         operations.take_stack(run.id, location=options.location)
@@ -261,8 +253,3 @@ def _awaited(run: Run, location: str, until: float) -> RunningStack | None:
         if found is None or found.taken_at is not None or time.monotonic() >= until:
             return found
         time.sleep(_LOOK_EVERY)
-
-
-STACK = Subcommand(
-    name="stack", help="Ask a run's worker where its steps are at this moment.", configure=_configure_stack, run=_stack
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from durable.cli import run_verb_command
+from durable.cli import verb_command
 from durable.models import OperatorAction, Run
 from tests.cli.conftest import Shell, Stage, state
 from tests.cli.workflows import failing, mended, night, steps, stopped
@@ -105,7 +105,7 @@ class TestReplayFailed:
         assert Run.objects.count() == before
 
     def test_beyond_its_bound_a_dry_run_says_for_how_many(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(run_verb_command, "_PLANNED", 1)
+        monkeypatch.setattr(verb_command, "_PLANNED", 1)
         done = shell("replay-failed", *self.IDS, "--dry-run")
         assert done.lines[1] == "two: yes, it is failed"
         assert done.err.endswith(f"{SAMPLE}.\n")
