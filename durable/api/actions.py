@@ -1,8 +1,9 @@
-"""Actions on one run: each checks the permission, calls its verb once, and answers with the resulting run."""
+"""Actions on one run with forms of their own: restart, replay, the output of a step, and the stacks of its steps."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 from django.http import HttpResponse
 from django.utils import timezone
@@ -14,27 +15,15 @@ from rest_framework.response import Response
 
 from durable import operations
 from durable.api.base import View
-from durable.api.fields import (
-    Flag,
-    Form,
-    Id,
-    JSONObject,
-    Query,
-    QueryFlag,
-    Text,
-    Value,
-    VerbForm,
-    option_field,
-    serializer_of,
-)
+from durable.api.fields import Flag, Form, Id, JSONObject, Query, QueryFlag, Text, Value, serializer_of
 from durable.api.idempotent import Done, answered
 from durable.api.runs import REFERENCES, reference
 from durable.api.schema import described
+from durable.api.verb_views import ActionForm, RunVerbView, StepForm
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import MAX_REASON
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection.activities import read_stack
-from durable.inspection.humanize import sentence
 from durable.listings.access import actor_of, admit, seen_by, seen_of, visible_run
 from durable.listings.problems import ProblemError
 from durable.listings.runs import RunReference
@@ -43,45 +32,23 @@ from durable.listings.starts import made
 from durable.listings.work import Stack
 from durable.operations import Started
 from durable.operations.audit import acting_as
-from durable.operations.verbs import LOCATION, RUN_VERBS
-
-
-class ActionForm(VerbForm):
-    """The reason, and the expected revision of the run."""
-
-
-class StepForm(ActionForm):
-    """The step that the action is about."""
-
-    location = option_field(LOCATION)
+from durable.operations.verbs import RUN_VERBS
 
 
 class ActionView(View):
-    """One verb."""
+    """An action that answers with a run, which may be a new one."""
 
     about = "actions"
-    action: ClassVar[str]
-    takes: ClassVar[type[Form]] = ActionForm
 
-    def act(self, run_id: str, given: dict[str, Any]) -> Started | None:
-        """Call the verb; return the resulting run if it may be another one."""
-        verb = RUN_VERBS[self.action]
-        try:
-            verb.call(run_id, **{each.name: given[each.name] for each in verb.options if each.name in given})
-        except ValueError as error:  # of what is settled: an output that the step may not have
-            raise ProblemError("arguments-refused", 422, sentence(error)) from error
-        return None
-
-    def perform(self, request: Request, run_id: str) -> HttpResponse:
+    def perform(
+        self, request: Request, run_id: str, action: str, takes: type[Form], act: Callable[[dict[str, Any]], Started]
+    ) -> HttpResponse:
         """Check the permission, validate, act once, answer."""
-        admit(request, self.action, run_id)
-        given = self.form(self.takes, request)
-
-        def act() -> Started:
-            return self.act(run_id, given) or Started(run_id, is_new=False)
+        admit(request, action, run_id)
+        given = self.form(takes, request)
 
         def done() -> Done:
-            run = made(given.get("id"), act)
+            run = made(given.get("id"), lambda: act(given))
             return reference(request, run.id, status=201 if run.is_new else 200)
 
         actor, seen = actor_of(request), given.get("revision")
@@ -95,11 +62,12 @@ class StackQuery(Query):
     location = Text(max_length=1024)
 
 
-class StackView(ActionView):
+class StackView(RunVerbView):
     """The stacks of steps that run."""
 
-    action = "take_stack"
+    verb = RUN_VERBS["take_stack"]
     takes = StepForm
+    call = staticmethod(RUN_VERBS["take_stack"].call)
     reads_with = ("view_run", "view_payload")
 
     @described(operation_id="read_stack", parameters=[StackQuery], responses=serializer_of(Stack))
@@ -141,9 +109,6 @@ class EditForm(RestartForm):
 class RestartView(ActionView):
     """Restart a run."""
 
-    action = "restart"
-    takes = EditForm
-
     @described(operation_id="restart_run", request=EditForm, responses=REFERENCES)
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Start a new run of the same workflow with the same input: 201.
@@ -151,14 +116,14 @@ class RestartView(ActionView):
         If an earlier restart created the run with this id: 200. Needs `durable.start_run`; with `changes` of the input
         `durable.edit_input` too.
         """
-        return self.perform(request, run_id)
 
-    def act(self, run_id: str, given: dict[str, Any]) -> Started:
-        """Restart."""
-        try:
-            return operations.restart(run_id, as_id=given.get("id"), changes=given["changes"])
-        except (ValueError, UnknownWorkflowError) as error:  # they do not fit the signature, or it is unknown here
-            raise ProblemError("arguments-refused", 422, f"{error}.") from error
+        def act(given: dict[str, Any]) -> Started:
+            try:
+                return operations.restart(run_id, as_id=given.get("id"), changes=given["changes"])
+            except (ValueError, UnknownWorkflowError) as error:  # they do not fit the signature, or it is unknown here
+                raise ProblemError("arguments-refused", 422, f"{error}.") from error
+
+        return self.perform(request, run_id, "restart", EditForm, act)
 
 
 class ReplayForm(RestartForm):
@@ -178,20 +143,17 @@ class ReplayForm(RestartForm):
 class ReplayView(ActionView):
     """Replay a run."""
 
-    action = "replay"
-    takes = ReplayForm
-
     @described(operation_id="replay_run", request=ReplayForm, responses=REFERENCES)
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Run again from a location in the history on, as a new run: 201; with `in_place`, as the same one: 200.
 
         Needs `durable.replay_run`. With `plan_hash`, the replay is refused if the history has changed since the plan.
         """
-        return self.perform(request, run_id)
 
-    def act(self, run_id: str, given: dict[str, Any]) -> Started:
-        """Replay."""
-        return operations.replay(run_id, given["location"], **_how(given))
+        def act(given: dict[str, Any]) -> Started:
+            return operations.replay(run_id, given["location"], **_how(given))
+
+        return self.perform(request, run_id, "replay", ReplayForm, act)
 
 
 class GiveOutputForm(ReplayForm):
@@ -204,9 +166,6 @@ class GiveOutputForm(ReplayForm):
 class GiveOutputView(ActionView):
     """Give the output of a step by hand."""
 
-    action = "give_output"
-    takes = GiveOutputForm
-
     @described(operation_id="give_output", request=GiveOutputForm, responses=REFERENCES)
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Replay from a step that does not run again: it has completed with this output. As a new run: 201.
@@ -214,11 +173,11 @@ class GiveOutputView(ActionView):
         With `in_place`, as the same run: 200. The step keeps who gave the output and why. Needs `durable.give_output`
         and `durable.replay_run`.
         """
-        return self.perform(request, run_id)
 
-    def act(self, run_id: str, given: dict[str, Any]) -> Started:
-        """Give the output."""
-        return operations.give_output(run_id, given["location"], given["output"], **_how(given))
+        def act(given: dict[str, Any]) -> Started:
+            return operations.give_output(run_id, given["location"], given["output"], **_how(given))
+
+        return self.perform(request, run_id, "give_output", GiveOutputForm, act)
 
 
 def _how(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,27 +1,89 @@
-"""The base of all endpoints: everything that the host's settings could otherwise change."""
+"""The base of all endpoints: everything that the host's settings could otherwise change; and the endpoints of the
+listings in `durable.listings`.
+
+Closed by default: a request without an authenticated user, or without the permission that it needs, gets nothing,
+whatever the host's defaults for other interfaces are. Which runs a user sees is in `durable.listings.access`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
 from django.db import DatabaseError, DataError, connections, transaction
+from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.encoding import escape_uri_path
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
+from rest_framework.throttling import ScopedRateThrottle
 from rest_framework.views import APIView
 
-from durable.api.access import READ, Permitted, Throttle
-from durable.api.fields import Form
+from durable.api.fields import Form, query_of, serializer_of
 from durable.api.problems import problem_of
 from durable.api.requests import BodyRequest, JSONParser, JSONRenderer, Negotiation, check_origin
-from durable.api.schema import Description
+from durable.api.schema import Description, described
 from durable.inspection.reading import from_replica, read_alias, reading
-from durable.listings.access import is_signed_in, may
+from durable.listings.access import is_signed_in, may, seen_of, visible_run
+from durable.listings.listing import Listing
 from durable.listings.problems import CONTENT_TYPE, ProblemError
+from durable.listings.shapes import Seen, data_of
+
+
+class Permitted(BasePermission):
+    """The user is authenticated and has the permissions that the view's method needs (`permissions_of`)."""
+
+    message = "This needs a permission that you do not have."
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Return whether the method may be called; views that make changes leave that to the verb."""
+        if not is_signed_in(request):
+            return False
+        missing = [each for each in view.permissions_of(request.method) if not may(request, each)]
+        if missing:
+            names = " and ".join(f"durable.{each}" for each in missing)
+            self.message = (
+                f"This needs the permission {names}; ask an administrator to grant it to your user or to a group."
+            )
+        return not missing
+
+
+def is_still_permitted(request: Request) -> bool:
+    """Return whether the user still exists, is active and may view runs; reloads the user from the database."""
+    user = request.user
+    if isinstance(user, Model):
+        found = user.__class__._base_manager.filter(pk=user.pk).first()
+        if found is None:
+            return False
+        request.user = found
+    return is_signed_in(request) and may(request, "view_run")
+
+
+READ = "durable-read"
+WRITE = "durable-write"
+STREAM = "durable-stream"
+
+
+class Throttle(ScopedRateThrottle):
+    """The rate limit of a view; its POST has a scope of its own. Rates come from the host's `DEFAULT_THROTTLE_RATES`.
+
+    A scope without a rate is not throttled.
+    """
+
+    def allow_request(self, request: Request, view: Any) -> bool:
+        """Return whether the request is within the rate of its scope."""
+        self.scope = WRITE if request.method == "POST" else view.throttle_scope
+        rates: Any = api_settings.DEFAULT_THROTTLE_RATES
+        rate = rates.get(self.scope)
+        if rate is None:
+            return True
+        self.rate = rate
+        self.num_requests, self.duration = self.parse_rate(rate)
+        return super(ScopedRateThrottle, self).allow_request(request, view)
 
 
 class View(APIView):
@@ -141,3 +203,53 @@ def link(request: Request, name: str, **parts: Any) -> str:
     match = request.resolver_match
     namespaces = [] if match is None else match.namespaces
     return reverse(":".join([*namespaces, name]), kwargs=parts)
+
+
+def found(listing: Listing, seen: Seen, name: str) -> Any:
+    """Return the item with this name. Raises a problem if there is none."""
+    if (one := listing.find(seen, name)) is None:
+        raise ProblemError("not-found", 404, listing.missing.format(name=name[:200]))
+    return one
+
+
+def list_view(listing: Listing) -> Any:
+    """Return the endpoint of a listing."""
+    return _view(listing, listed(listing), is_list=not listing.of_run)
+
+
+def one_view(listing: Listing) -> Any:
+    """Return the endpoint of a single item of a listing, found by its name."""
+
+    def get(_self: View, request: Request, name: str) -> Response:
+        seen = seen_of(request)
+        return Response(data_of(listing.item, found(listing, seen, name), seen))
+
+    get.__doc__ = listing.one_over_rest
+    operation = f"get_{listing.name.removesuffix('s')}"
+    return _view(listing, described(operation_id=operation, responses=serializer_of(listing.item))(get), is_list=False)
+
+
+def listed(listing: Listing) -> Callable[..., Response]:
+    """Return the GET method of a listing."""
+    form = query_of(listing) if listing.filters or listing.is_paged else None
+
+    def get(self: View, request: Request, run_id: str | None = None) -> Response:
+        asked = {} if form is None else form.read(request.query_params)
+        if asked.get("payloads"):
+            self.require(request, "view_payload", "Seeing payloads")
+        if run_id is not None:
+            asked["run"] = visible_run(request, run_id)
+        seen = seen_of(request)
+        page = listing.read(seen, **asked)
+        return Response(data_of(listing.page, page, page.seen or seen))
+
+    get.__doc__ = listing.over_rest
+    parameters = [] if form is None else [form]
+    operation = f"list_{listing.name}"
+    return described(operation_id=operation, parameters=parameters, responses=serializer_of(listing.page))(get)
+
+
+def _view(listing: Listing, get: Callable[..., Response], *, is_list: bool) -> Any:
+    members: dict[str, Any] = {"about": listing.about, "reads_with": listing.reads_with, "is_list": is_list, "get": get}
+    view: type[View] = type("ListView", (View,), members)
+    return view.as_view()

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 from django.db import DatabaseError, connections
 from rest_framework.request import Request
 
-from durable.api.access import is_still_permitted
+from durable.api.base import is_still_permitted
 from durable.api.changes import Follower, News
 from durable.api.idempotent import as_json
 from durable.core.errors import RunNotFoundError

@@ -18,8 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api import broadcaster
-from durable.api.access import STREAM, is_still_permitted
-from durable.api.base import View
+from durable.api.base import STREAM, View, is_still_permitted
 from durable.api.broadcaster import Slots, StreamSlot
 from durable.api.long_poll import wait_for
 from durable.api.requests import EVENT_STREAM, EventStreamRenderer, JSONRenderer

@@ -10,10 +10,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import operations
-from durable.api.base import View, link
+from durable.api.base import View, link, listed
 from durable.api.fields import Form, Text, Value, serializer_of
 from durable.api.idempotent import Done, answered, as_json
-from durable.api.list_views import listed
 from durable.api.long_poll import wait_for
 from durable.api.runs import ResultQuery
 from durable.api.schema import described

@@ -7,16 +7,16 @@ may answer nor sees as an operator is answered as if there were none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.http import HttpResponse
+from django.urls import URLPattern, path
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable.api.base import View
+from durable.api.base import View, listed
 from durable.api.fields import Form, Text, Value, serializer_of
 from durable.api.idempotent import Done, answered
-from durable.api.list_views import listed
 from durable.api.schema import described
 from durable.core.errors import FormInvalidError, NotAllowedError, QuestionClosedError
 from durable.core.ids import MAX_REASON
@@ -107,14 +107,13 @@ def _sees(request: Request, question: Question) -> tuple[bool, SeenQuestions]:
 
 
 class QuestionVerbView(View):
-    """A verb."""
+    """What a caller does with a question."""
 
     about = "questions"
-    takes: ClassVar[type[Form]] = QuestionForm
+    takes: ClassVar[type[Form]]
+    act: ClassVar[Any]  # a function of the question, the user and what was given
 
-    def perform(
-        self, request: Request, question_id: str, act: Callable[[Question, dict[str, Any]], object]
-    ) -> HttpResponse:
+    def perform(self, request: Request, question_id: str) -> HttpResponse:
         """Validate, act once, answer."""
         given = self.form(self.takes, request)
 
@@ -123,7 +122,7 @@ class QuestionVerbView(View):
             if question.is_for_operators and not _sees(request, question)[0]:
                 raise _missing()
             try:
-                act(question, given)
+                self.act(question, request.user, given)
             except (NotAllowedError, FormInvalidError, QuestionClosedError):
                 if not _sees(request, question)[0]:
                     raise _missing() from None
@@ -135,69 +134,60 @@ class QuestionVerbView(View):
             return answered(request, done)
 
 
-class AnswerQuestionView(QuestionVerbView):
-    """An answer."""
+def _verb(
+    word: str, takes: type[Form], act: Callable[[Question, Any, dict[str, Any]], object], does: str
+) -> URLPattern:
+    """Return the endpoint of a verb. `does` is its description in the document."""
 
-    takes = AnswerQuestionForm
+    def post(self: QuestionVerbView, request: Request, question_id: str) -> HttpResponse:
+        return self.perform(request, question_id)
 
-    @described(operation_id="answer_question", request=AnswerQuestionForm, responses=serializer_of(QuestionState))
-    def post(self, request: Request, question_id: str) -> HttpResponse:
+    post.__doc__ = does
+    operation = f"{word.replace('-', '_')}_question"
+    described_post = described(operation_id=operation, request=takes, responses=serializer_of(QuestionState))(post)
+    members = {"takes": takes, "act": staticmethod(act), "post": described_post}
+    view: type[View] = type("QuestionVerbView", (QuestionVerbView,), members)
+    return path(f"questions/<str:question_id>/{word}", view.as_view(), name=f"{word}-question")
+
+
+QUESTION_VERBS: Final = (
+    _verb(
+        "answer",
+        AnswerQuestionForm,
+        lambda question, user, given: answer_with(question, given["data"], user, given["comment"]),
         """Answer a question, as the user of the request.
 
         422 with the `errors` of the form, after which it can be answered again. 409 if it is not open any more. 403 for
         a user who has answered already, or who may see it and not answer it.
-        """
-        return self.perform(
-            request,
-            question_id,
-            lambda question, given: answer_with(question, given["data"], request.user, given["comment"]),
-        )
-
-
-class CommentQuestionView(QuestionVerbView):
-    """A comment."""
-
-    takes = CommentQuestionForm
-
-    @described(operation_id="comment_question", request=CommentQuestionForm, responses=serializer_of(QuestionState))
-    def post(self, request: Request, question_id: str) -> HttpResponse:
-        """Write a comment on a question that you may answer, without an answer."""
-        return self.perform(
-            request, question_id, lambda question, given: question.comment(given["comment"], by=request.user)
-        )
-
-
-class HandOverQuestionView(QuestionVerbView):
-    """A hand-over."""
-
-    takes = HandOverQuestionForm
-
-    @described(operation_id="hand_over_question", request=HandOverQuestionForm, responses=serializer_of(QuestionState))
-    def post(self, request: Request, question_id: str) -> HttpResponse:
+        """,
+    ),
+    _verb(
+        "comment",
+        CommentQuestionForm,
+        lambda question, user, given: question.comment(given["comment"], by=user),
+        "Write a comment on a question that you may answer, without an answer.",
+    ),
+    _verb(
+        "hand-over",
+        HandOverQuestionForm,
+        lambda question, user, given: question.hand_over(
+            named(question, given["to"]), by=user, comment=given["comment"]
+        ),
         """Ask another user or a group instead: one that you may answer, or with `durable.operate_run` any.
 
         403 if the other user may not answer it.
-        """
-
-        def act(question: Question, given: dict[str, Any]) -> None:
-            question.hand_over(named(question, given["to"]), by=request.user, comment=given["comment"])
-
-        return self.perform(request, question_id, act)
-
-
-class ClaimQuestionView(QuestionVerbView):
-    """A claim."""
-
-    @described(operation_id="claim_question", request=QuestionForm, responses=serializer_of(QuestionState))
-    def post(self, request: Request, question_id: str) -> HttpResponse:
-        """Take a question that you may answer: nobody else may until you release it or hand it over."""
-        return self.perform(request, question_id, lambda question, _given: question.claim(by=request.user))
-
-
-class ReleaseQuestionView(QuestionVerbView):
-    """The end of a claim."""
-
-    @described(operation_id="release_question", request=QuestionForm, responses=serializer_of(QuestionState))
-    def post(self, request: Request, question_id: str) -> HttpResponse:
-        """Give back a question that you have claimed."""
-        return self.perform(request, question_id, lambda question, _given: question.release(by=request.user))
+        """,
+    ),
+    _verb(
+        "claim",
+        QuestionForm,
+        lambda question, user, _given: question.claim(by=user),
+        "Take a question that you may answer: nobody else may until you release it or hand it over.",
+    ),
+    _verb(
+        "release",
+        QuestionForm,
+        lambda question, user, _given: question.release(by=user),
+        "Give back a question that you have claimed.",
+    ),
+)

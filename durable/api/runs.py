@@ -10,7 +10,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable.api.base import View, link
+from durable.api.base import View, link, listed
 from durable.api.fields import (
     Form,
     JSONArray,
@@ -23,7 +23,6 @@ from durable.api.fields import (
     serializer_of,
 )
 from durable.api.idempotent import Done, answered
-from durable.api.list_views import listed
 from durable.api.long_poll import MAX_WAIT, wait_for
 from durable.api.schema import described
 from durable.core.ids import MAX_REASON

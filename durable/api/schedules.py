@@ -12,8 +12,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable import runtime
-from durable.api.base import View
+from durable.api.base import View, listed
 from durable.api.fields import (
     Delay,
     Flag,
@@ -27,11 +26,9 @@ from durable.api.fields import (
     serializer_of,
 )
 from durable.api.idempotent import Done, answered
-from durable.api.list_views import listed
 from durable.api.schema import described
-from durable.core.errors import ScheduleNotFoundError
 from durable.core.ids import MAX_ID, check_queue
-from durable.inspection.schedules import ScheduleSummary, find_schedule
+from durable.inspection.schedules import find_schedule
 from durable.listings.access import actor_of, admit, refuse_schedules_if_limited, seen_of, startable
 from durable.listings.problems import ProblemError
 from durable.listings.schedules import SCHEDULES, Schedule, ScheduleDetail
@@ -129,7 +126,8 @@ class SchedulesView(ScheduleBase):
                 made = verbs.create(given.pop("name"), given.pop("workflow"), given.pop("rule"), **given)
             except (TypeError, ValueError) as error:
                 raise ProblemError("arguments-refused", 422, f"{error}.") from None
-            return Done(data=data_of(Schedule, found_schedule(made.name), seen_of(request)), status=201)
+            seen = seen_of(request)
+            return Done(data=data_of(Schedule, find_schedule(made.name, seen.now), seen), status=201)
 
         with acting_as(actor_of(request), reason=reason):
             return answered(request, done)
@@ -141,20 +139,7 @@ class ScheduleView(ScheduleBase):
     @described(operation_id="get_schedule", responses=serializer_of(ScheduleDetail))
     def get(self, request: Request, name: str) -> Response:
         """Return the schedule with its newest ticks, at most 200."""
-        found = find_schedule(name, runtime.current().now())
-        if found is None:
-            raise missing(name)
-        return Response(data_of(ScheduleDetail, found, seen_of(request)))
-
-
-def found_schedule(name: str) -> ScheduleSummary:
-    """Return the schedule's current state. Raises ScheduleNotFoundError."""
-    found = find_schedule(name, runtime.current().now())
-    if found is None:
-        raise ScheduleNotFoundError(name)
-    return found
-
-
-def missing(name: str) -> ProblemError:
-    """Return the answer for an unknown schedule."""
-    return ProblemError("not-found", 404, f'No schedule has the name "{name[:200]}".')
+        seen = seen_of(request)
+        if (found := find_schedule(name, seen.now)) is None:
+            raise ProblemError("not-found", 404, f'No schedule has the name "{name[:200]}".')
+        return Response(data_of(ScheduleDetail, found, seen))

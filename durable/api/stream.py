@@ -16,8 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api import broadcaster
-from durable.api.access import STREAM
-from durable.api.base import View
+from durable.api.base import STREAM, View
 from durable.api.broadcaster import EventBuilder, StreamEvent, encode_event
 from durable.api.changes import Follower, News, Token
 from durable.api.fields import Number, Query, Text

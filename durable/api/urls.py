@@ -5,20 +5,12 @@ from __future__ import annotations
 from django.urls import path, re_path
 
 from durable.api.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
+from durable.api.base import list_view, one_view
 from durable.api.bulks import BulkPlanView, BulksView, BulkView
 from durable.api.chunks import ChunksView
 from durable.api.history import ComparisonView, EntryView, TimelineView, TreeView
-from durable.api.list_views import list_view, one_view
 from durable.api.messages import AskView, DeleteMessageView, EventsView, MessagesView, MessageView, MoveMessageView
-from durable.api.questions import (
-    AnswerQuestionView,
-    ClaimQuestionView,
-    CommentQuestionView,
-    HandOverQuestionView,
-    QuestionsView,
-    QuestionView,
-    ReleaseQuestionView,
-)
+from durable.api.questions import QUESTION_VERBS, QuestionsView, QuestionView
 from durable.api.reference import DocsView, RootView, SchemaView
 from durable.api.runs import CountsView, ResultView, RunsView, RunView
 from durable.api.schedules import SchedulesView, ScheduleView
@@ -66,11 +58,7 @@ urlpatterns = [
     path("runs/<str:run_id>/comparison", ComparisonView.as_view(), name="comparison"),
     path("questions", QuestionsView.as_view(), name="questions"),
     path("questions/<str:question_id>", QuestionView.as_view(), name="question"),
-    path("questions/<str:question_id>/answer", AnswerQuestionView.as_view(), name="answer-question"),
-    path("questions/<str:question_id>/comment", CommentQuestionView.as_view(), name="comment-question"),
-    path("questions/<str:question_id>/hand-over", HandOverQuestionView.as_view(), name="hand-over-question"),
-    path("questions/<str:question_id>/claim", ClaimQuestionView.as_view(), name="claim-question"),
-    path("questions/<str:question_id>/release", ReleaseQuestionView.as_view(), name="release-question"),
+    *QUESTION_VERBS,
     path("events", EventsView.as_view(), name="publish"),
     path("event-waits", list_view(EVENT_WAITS), name="event-waits"),
     path("bulk-plan", BulkPlanView.as_view(), name="bulk-plan"),

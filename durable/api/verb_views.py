@@ -1,4 +1,5 @@
-"""The endpoints of the verbs of `durable.operations.catalogue` and `run_verbs`.
+"""The endpoints of verbs: on runs (`durable.operations.verbs`), and on queues, workflows, limits, rates and schedules
+(`durable.operations.catalogue`).
 
 Each checks the permission, calls its verb once, and answers.
 """
@@ -6,7 +7,6 @@ Each checks the permission, calls its verb once, and answers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, ClassVar, Final
@@ -15,31 +15,31 @@ from django.http import HttpResponse
 from django.urls import URLPattern, path
 from rest_framework.request import Request
 
-from durable.api.actions import ActionForm, ActionView, StepForm
-from durable.api.base import View
-from durable.api.fields import Form, VerbForm, form_of, serializer_of
+from durable.api.base import View, link
+from durable.api.fields import Form, VerbForm, form_of, option_field, serializer_of
 from durable.api.idempotent import Done, answered
-from durable.api.schedules import BackfillForm, EditScheduleForm, ScheduleBase, ScheduleForm, found_schedule, missing
+from durable.api.schedules import BackfillForm, EditScheduleForm, ScheduleBase, ScheduleForm
 from durable.api.schema import described
-from durable.inspection.humanize import sentence
-from durable.listings.access import actor_of, admit, seen_of
-from durable.listings.answers import Answer, answer_of
-from durable.listings.problems import ProblemError
-from durable.listings.runs import RunReference
-from durable.listings.shapes import data_of
+from durable.listings.access import admit
+from durable.listings.answers import answer_of, perform
 from durable.operations import catalogue
-from durable.operations.audit import acting_as
 from durable.operations.catalogue import SCHEDULE
 from durable.operations.schedules import verbs as schedules
-from durable.operations.verbs import RUN_VERBS, RunVerb, Subject, Verb
+from durable.operations.verbs import LOCATION, RUN, RUN_VERBS, RunVerb, Subject, Verb
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Special:
-    """Special parts of a verb: its form, and how the operation is called with the form's values."""
+class ActionForm(VerbForm):
+    """The reason, and the expected revision of the run."""
 
-    form: type[Form]
-    call: Callable[..., Any]
+
+class StepForm(ActionForm):
+    """The step that the action is about."""
+
+    location = option_field(LOCATION)
+
+
+class HoldForm(VerbForm):
+    """The reason."""
 
 
 #: The names and descriptions of the forms in the document. A verb without options has the form of its subject.
@@ -71,16 +71,10 @@ def _edited(name: str, **given: Any) -> None:
     schedules.edit(name, no_window="window" in given and given["window"] is None, **given)
 
 
-def _deleted(name: str) -> Any:
-    found = found_schedule(name)
-    schedules.delete(name)
-    return found
-
-
-_SPECIAL: Final[Mapping[str, Special]] = {
-    "backfill_schedule": Special(form=BackfillForm, call=_backfilled),
-    "edit_schedule": Special(form=EditScheduleForm, call=_edited),
-    "delete_schedule": Special(form=ScheduleForm, call=_deleted),
+#: The form of a verb that has one of its own, and the function that is called with the form's values.
+_SPECIAL: Final[Mapping[str, tuple[type[Form], Callable[..., Any]]]] = {
+    "backfill_schedule": (BackfillForm, _backfilled),
+    "edit_schedule": (EditScheduleForm, _edited),
 }
 
 
@@ -96,52 +90,37 @@ _OPERATIONS: Final = {
 }
 
 
-class HoldForm(VerbForm):
-    """The reason."""
-
-
 class VerbView(View):
     """A verb."""
 
     about = "surroundings"
     verb: ClassVar[Verb]
     takes: ClassVar[type[Form]]
-    answer: ClassVar[Answer]
     call: ClassVar[Callable[..., Any]]
 
     def perform(self, request: Request, name: str) -> HttpResponse:
         """Check the permission, validate, act once, answer."""
-        admit(request, self.verb.action, "")
+        of_run = self.verb.on is RUN
+        admit(request, self.verb.action, name if of_run else "")
         given = self.form(self.takes, request)
-        reason, seen = given.pop("reason"), given.pop("revision", None)
 
         def done() -> Done:
-            try:
-                result = self.call(name, **given)
-            except self.verb.on.unknown as error:
-                raise self.missing(name, error) from None
-            except (TypeError, ValueError) as error:
-                raise ProblemError("arguments-refused", 422, sentence(error)) from None
-            caller = seen_of(request)
-            if (shown := self.answer.shown(caller, name, result)) is None:
-                raise self.missing(name, self.verb.on.unknown(name))
-            return Done(data=data_of(self.answer.shape, shown, caller))
+            data = perform(request, self.verb, name, given, self.call)
+            return Done(data=data, location=link(request, "run", run_id=name) if of_run else "")
 
-        with acting_as(actor_of(request), reason=reason, expected=seen):
-            return answered(request, done)
+        return answered(request, done)
 
-    def missing(self, name: str, error: Exception) -> ProblemError:
-        """Return the answer for an unknown name."""
-        return ProblemError("not-found", 404, sentence(error))
+
+class RunVerbView(VerbView):
+    """A verb on a run."""
+
+    about = "actions"
 
 
 class ScheduleVerbView(VerbView, ScheduleBase):
     """A verb on a schedule."""
 
     about = "schedules"
-
-    def missing(self, name: str, error: Exception) -> ProblemError:
-        return missing(name)
 
 
 def endpoints(*subjects: Subject) -> Iterator[URLPattern]:
@@ -155,37 +134,28 @@ def run_endpoints() -> Iterator[URLPattern]:
     """Yield the addresses of the verbs on runs, except those written by hand."""
     for verb in RUN_VERBS.values():
         if verb.over_rest:
-            yield path(f"{verb.on.path}/<str:run_id>/{verb.word}", _view_of_run(verb).as_view(), name=verb.word)
+            yield path(f"{verb.on.path}/<str:run_id>/{verb.word}", _view_of(verb).as_view(), name=verb.word)
 
 
-def _view_of_run(verb: RunVerb) -> type[ActionView]:
-    takes: type[Form] = StepForm if verb.takes_location else ActionForm
-    if verb.action in _FORMS:
-        takes = form_of(*_FORMS[verb.action], ActionForm, *verb.options, check=verb.check)
-
-    def post(self: ActionView, request: Request, run_id: str) -> HttpResponse:
-        return self.perform(request, run_id)
-
-    post.__doc__ = verb.over_rest.format(needs=verb.needs)
-    operation = _OPERATIONS.get(verb.action, f"{verb.action}_run")
-    described_post = described(operation_id=operation, request=takes, responses=serializer_of(RunReference))(post)
-    return type("RunVerbView", (ActionView,), {"action": verb.action, "takes": takes, "post": described_post})
+def _bases(verb: Verb) -> tuple[type[VerbView], type[Form], type[Form]]:
+    """Return the class of the view, the form of a verb without options, and the form that options are added to."""
+    if isinstance(verb, RunVerb):
+        return RunVerbView, StepForm if verb.takes_location else ActionForm, ActionForm
+    return (ScheduleVerbView, ScheduleForm, ScheduleForm) if verb.on is SCHEDULE else (VerbView, HoldForm, VerbForm)
 
 
 def _view_of(verb: Verb) -> type[VerbView]:
-    is_schedule = verb.on is SCHEDULE
-    base, form = (ScheduleVerbView, ScheduleForm) if is_schedule else (VerbView, HoldForm)
-    special, answer = _SPECIAL.get(verb.action), answer_of(verb)
-    takes: type[Form] = form if special is None else special.form
+    view, form, base = _bases(verb)
+    takes, call = _SPECIAL.get(verb.action, (form, verb.call))
     if verb.action in _FORMS:
-        takes = form_of(*_FORMS[verb.action], ScheduleForm if is_schedule else VerbForm, *verb.options)
+        takes = form_of(*_FORMS[verb.action], base, *verb.options, check=verb.check)
 
-    def post(self: VerbView, request: Request, name: str) -> HttpResponse:
-        return self.perform(request, name)
+    def post(self: VerbView, request: Request, **found: str) -> HttpResponse:
+        return self.perform(request, *found.values())
 
     post.__doc__ = verb.over_rest.format(needs=verb.needs)
-    operation = _OPERATIONS.get(verb.action, verb.action)
-    described_post = described(operation_id=operation, request=takes, responses=serializer_of(answer.shape))(post)
-    call = staticmethod(verb.call if special is None else special.call)
-    members = {"verb": verb, "takes": takes, "answer": answer, "call": call, "post": described_post}
-    return type("VerbView", (base,), members)
+    operation = _OPERATIONS.get(verb.action, f"{verb.action}_run" if verb.on is RUN else verb.action)
+    answers = serializer_of(answer_of(verb).shape)
+    described_post = described(operation_id=operation, request=takes, responses=answers)(post)
+    members = {"verb": verb, "takes": takes, "call": staticmethod(call), "post": described_post}
+    return type("VerbView", (view,), members)

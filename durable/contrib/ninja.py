@@ -49,7 +49,7 @@ from durable.listings.access import (
     startable,
     visible_run,
 )
-from durable.listings.answers import answer_of, subject_of
+from durable.listings.answers import answer_of, perform
 from durable.listings.history import MessageReference
 from durable.listings.listing import MOST_LISTED, Filter, Listing
 from durable.listings.problems import CONTENT_TYPE, TITLES, ProblemError, problem_of
@@ -62,7 +62,7 @@ from durable.operations.audit import acting_as
 from durable.operations.catalogue import SCHEDULE, VERBS
 from durable.operations.options import Option
 from durable.operations.start_options import START_OPTIONS
-from durable.operations.verbs import RUN_VERBS, RunVerb, Verb
+from durable.operations.verbs import RUN, RUN_VERBS, Verb
 
 __all__ = ["router"]
 
@@ -101,12 +101,9 @@ def router(*, auth: Any = django_auth) -> Router:
     for listing in LISTINGS:
         _add_listing(found, listing)
     _add_runs(found)
-    for verb in RUN_VERBS.values():
-        if verb.over_rest:
-            _add_run_verb(found, verb)
-    for each in VERBS:
-        if each.action not in BY_HAND:
-            _add_verb(found, each)
+    for verb in [*(each for each in RUN_VERBS.values() if each.over_rest), *VERBS]:
+        if verb.action not in BY_HAND:
+            _add_verb(found, verb)
     for listing in LISTINGS:
         if listing.missing:
             _add_one(found, listing)  # after the verbs, whose addresses begin as these
@@ -339,63 +336,26 @@ def _add_runs(to: Router) -> None:
     )
 
 
-def _add_run_verb(to: Router, verb: RunVerb) -> None:
-    def perform(request: HttpRequest, run_id: str, given: Schema | None) -> tuple[int, Any]:
-        admit(request, verb.action, run_id)
-        asked = _given(given, *verb.options)
-        reason, seen = asked.pop("reason", ""), asked.pop("revision", None)
-        try:
-            with acting_as(actor_of(request), reason=reason, expected=seen, sees=seen_by(request)):
-                verb.call(run_id, **asked)
-        except (TypeError, ValueError) as error:
-            raise ProblemError("arguments-refused", 422, sentence(error)) from None
-        return 200, reference_of(run_id)
-
-    _add(
-        to,
-        "POST",
-        f"/{verb.on.path}/{{run_id}}/{verb.word}",
-        perform,
-        operation_id=f"{verb.action}_run",
-        does=verb.over_rest.format(needs=verb.needs),
-        answers={200: _model_of(RunReference)},
-        run_id=(str, inspect.Parameter.empty),
-        given=_body_of(verb),
-    )
-
-
 def _add_verb(to: Router, verb: Verb) -> None:
-    answer = answer_of(verb)
+    of_run = verb.on is RUN
 
-    def perform(request: HttpRequest, name: str, given: Schema | None) -> tuple[int, Any]:
+    def act(request: HttpRequest, given: Schema | None, **found: str) -> tuple[int, Any]:
         if verb.on is SCHEDULE:
             refuse_schedules_if_limited()
-        admit(request, verb.action, "")
-        asked = _given(given, *verb.options)
-        reason, expected = asked.pop("reason", ""), asked.pop("revision", None)
-        before = subject_of(verb, seen_of(request), name) if verb.is_grave else None
-        try:
-            with acting_as(actor_of(request), reason=reason, expected=expected):
-                result = verb.call(name, **asked)
-        except verb.on.unknown as error:
-            raise ProblemError("not-found", 404, sentence(error)) from None
-        except (TypeError, ValueError) as error:
-            raise ProblemError("arguments-refused", 422, sentence(error)) from None
-        seen = seen_of(request)
-        shown = answer.shown(seen, name, before if verb.is_grave else result)
-        if shown is None:
-            raise ProblemError("not-found", 404, sentence(verb.on.unknown(name)))
-        return 200, data_of(answer.shape, shown, seen)
+        [name] = found.values()
+        admit(request, verb.action, name if of_run else "")
+        return 200, perform(request, verb, name, _given(given, *verb.options))
 
+    key, name = ("run_id", "{run_id}") if of_run else ("name", "{path:name}")
     _add(
         to,
         "POST",
-        f"/{verb.on.path}/{{path:name}}/{verb.word}",
-        perform,
-        operation_id=verb.action,
+        f"/{verb.on.path}/{name}/{verb.word}",
+        act,
+        operation_id=f"{verb.action}_run" if of_run else verb.action,
         does=verb.over_rest.format(needs=verb.needs),
-        answers={200: _model_of(answer.shape)},
-        name=(str, inspect.Parameter.empty),
+        answers={200: _model_of(answer_of(verb).shape)},
+        **{key: (str, inspect.Parameter.empty)},
         given=_body_of(verb),
     )
 

@@ -1,4 +1,4 @@
-"""What a verb of `durable.operations.catalogue` answers: the thing that it has changed, as it is afterwards."""
+"""Performing a verb for an interface of JSON. The answer is what the verb has changed, as it is afterwards."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
+from durable.inspection.humanize import sentence
 from durable.inspection.schedules import find_schedule
+from durable.listings.access import HasUser, actor_of, seen_by, seen_of
 from durable.listings.listing import Listing
+from durable.listings.problems import ProblemError
 from durable.listings.restored import Decided
+from durable.listings.runs import RunReference
 from durable.listings.schedules import Backfill, Schedule, Tick
-from durable.listings.shapes import Seen, Shape
+from durable.listings.shapes import Seen, Shape, data_of
+from durable.listings.starts import reference_of
 from durable.listings.work import LIMITS, RATES, Hold, Release
+from durable.operations.audit import acting_as
 from durable.operations.catalogue import LIMIT, RATE, SCHEDULE
-from durable.operations.verbs import Subject, Verb
+from durable.operations.verbs import RUN, Subject, Verb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +39,32 @@ def answer_of(verb: Verb) -> Answer:
     return _ANSWERS.get(verb.action) or _ANSWERS[verb.on]
 
 
-def subject_of(verb: Verb, seen: Seen, name: str) -> Any:
-    """Return what the verb acts on, as it is now; None if there is none."""
-    return _ANSWERS[verb.on].shown(seen, name, None)
+def perform(
+    request: HasUser, verb: Verb, name: str, given: Mapping[str, Any], call: Callable[..., Any] | None = None
+) -> dict[str, Any]:
+    """Perform a verb as the user of the request, and return the answer as JSON data.
+
+    `given` has the options, and `reason` and `revision` if they were given. `call` is called in place of the verb's
+    own function. Raises ProblemError for an unknown name and for refused options, and what the verb raises.
+    """
+    options = {key: value for key, value in given.items() if key not in ("reason", "revision")}
+    seen, of_run = seen_of(request), verb.on is RUN
+    before = _ANSWERS[verb.on].shown(seen, name, None) if verb.is_grave and not of_run else None
+    how = {"reason": given.get("reason", ""), "expected": given.get("revision")}
+    try:
+        with acting_as(actor_of(request), **how, sees=seen_by(request) if of_run else None):
+            result = (call or verb.call)(name, **options)
+    except verb.on.unknown as error:
+        if of_run:
+            raise
+        raise ProblemError("not-found", 404, sentence(error)) from None
+    except (TypeError, ValueError) as error:
+        raise ProblemError("arguments-refused", 422, sentence(error)) from None
+    seen, answer = seen_of(request), answer_of(verb)
+    shown = answer.shown(seen, name, result if before is None else before)
+    if shown is None:
+        raise ProblemError("not-found", 404, sentence(verb.on.unknown(name)))
+    return data_of(answer.shape, shown, seen)
 
 
 def _released(seen: Seen, name: str, resumed: int | None) -> Any:
@@ -54,6 +83,7 @@ _ANSWERS: Final[Mapping[str | Subject, Answer]] = {
     "hold_starts": _HELD,
     "resume_queue": _RELEASED,
     "release_starts": _RELEASED,
+    RUN: Answer(shape=RunReference, shown=lambda _seen, name, _done: reference_of(name)),
     LIMIT: _now(LIMITS),
     RATE: _now(RATES),
     SCHEDULE: Answer(shape=Schedule, shown=lambda seen, name, _done: find_schedule(name, seen.now)),
