@@ -3,15 +3,13 @@ streams.
 
 A stream ends when its run has ended, after `LONGEST` at the latest, when its client has gone, and when the user may no
 longer see the run. A client that is cut off reconnects with the id of the last event, and continues there. A process
-has slots for `MOST` streams, `MOST_OF_ONE` of them for one user; a stream takes its slot before anything is read for
-it.
+serves `MOST` streams, `MOST_OF_ONE` of them for one user; a stream takes its seat before anything is read for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,6 +24,7 @@ from rest_framework.request import Request
 from durable.api.base import is_still_permitted
 from durable.api.changes import Follower, News
 from durable.api.idempotent import as_json
+from durable.api.long_poll import Seat, Seats
 from durable.core.errors import RunNotFoundError
 from durable.core.records import EntryKind
 from durable.inspection.links import note_links
@@ -109,44 +108,37 @@ def encode_event(event: StreamEvent) -> bytes:
 logger = logging.getLogger("durable.api")
 
 
-class StreamSlot:
-    """The slot of one stream in this process, from its admission on."""
+class StreamSlot(Seat):
+    """The seat of one stream in this process, from its admission on."""
 
-    def __init__(self, owner: str, slots: Slots) -> None:
-        self.owner = owner
-        self.slots = slots
-        self.taken_at = time.monotonic()
-        self.has_begun = False
+    has_begun = False
 
     def released_after(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Return the stream's bytes; the slot is released at their end, even if they were never read."""
+        """Return the stream's bytes; the seat is released at their end, even if they were never read."""
         weakref.finalize(chunks, self.release)
         return chunks
 
-    def release(self) -> None:
-        """Release the slot for another stream; a second call does nothing."""
-        self.slots.close(self)
 
+class Slots(Seats):
+    """The seats of streams, and the thread that reads for all of them. Its connection is closed when there is none.
 
-class Slots:
-    """The slots, and the thread that reads for all streams. Its connection is closed when there is no stream.
-
-    `limits` returns how many slots the process has, and how many of them one user may take.
+    `limits` returns how many streams the process serves, and how many of them one user may have.
     """
 
+    _taken: set[StreamSlot]  # type: ignore[assignment]  # streams alone
+
     def __init__(self, limits: Callable[[], tuple[int, int]]) -> None:
+        super().__init__()
         self._limits = limits
-        self._lock = threading.RLock()  # the garbage collector may release a slot, in any thread and at any time
-        self._slots: set[StreamSlot] = set()
         self._executor: ThreadPoolExecutor | None = None
 
     @property
     def streams(self) -> int:
-        """The number of taken slots."""
-        return len(self._slots)
+        """The number of streams."""
+        return len(self._taken)
 
     def take(self, owner: str) -> StreamSlot:
-        """Return a slot for another stream of this user. Raises ProblemError if there is none."""
+        """Return a seat for another stream of this user. Raises ProblemError if there is none."""
         slot = StreamSlot(owner, self)
         if not self.open(slot):
             most, of_one = self._limits()
@@ -157,60 +149,46 @@ class Slots:
         return slot
 
     def open(self, slot: StreamSlot) -> bool:
-        """Take the slot; return False if all slots are taken."""
-        most, most_of_one = self._limits()
+        """Take the seat; return False if all are taken. Those whose clients left before the first read are free."""
         with self._lock:
-            self._forget_lost()
-            of_one = sum(each.owner == slot.owner for each in self._slots)
-            if len(self._slots) >= most or of_one >= most_of_one:
+            latest = time.monotonic() - BEGINS_WITHIN
+            for each in [each for each in self._taken if not each.has_begun and each.taken_at <= latest]:
+                each.release()  # nothing else notices that
+            if not self.sit(slot, *self._limits()):
                 return False
-            self._slots.add(slot)
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="durable-streams")
             return True
 
     def begin(self, slot: StreamSlot) -> bool:
-        """Mark the stream as being read. Return False if its slot was lost and no other is free."""
+        """Mark the stream as being read. Return False if its seat was lost and no other is free."""
         with self._lock:
             slot.has_begun = True
-            return slot in self._slots or self.open(slot)
+            return slot in self._taken or self.open(slot)
 
     async def read(self, look: Callable[[], T]) -> T:
         """Return the result of `look`, called in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, _read_once, look)
 
-    def close(self, slot: StreamSlot) -> None:
-        """Release the slot, if it is taken."""
+    def release(self, seat: Seat) -> None:
+        """Release the seat, if it is taken."""
         with self._lock:
-            if slot not in self._slots:
-                return
-            self._slots.remove(slot)
-            if not self._slots and self._executor is not None:
+            super().release(seat)
+            if not self._taken and self._executor is not None:
                 self._executor.submit(connections.close_all)
                 self._executor.shutdown(wait=False)
                 self._executor = None
 
-    def _forget_lost(self) -> None:
-        """Release the slots of streams whose clients left before the first read; nothing else notices that."""
-        latest = time.monotonic() - BEGINS_WITHIN
-        for each in [each for each in self._slots if not each.has_begun and each.taken_at <= latest]:
-            self.close(each)
 
-
-_reader = Slots(lambda: (MOST, MOST_OF_ONE))
-
-
-def take_slot(owner: str) -> StreamSlot:
-    """Return a slot for another stream of this user. Raises ProblemError if there is none."""
-    return _reader.take(owner)
+streams = Slots(lambda: (MOST, MOST_OF_ONE))
 
 
 async def events(slot: StreamSlot, follower: Follower, builder: EventBuilder, first: News) -> AsyncIterator[bytes]:
     """Yield the stream's bytes, beginning with `first`, the follower's first changes."""
-    if not _reader.begin(slot):
+    if not streams.begin(slot):
         return
     try:
-        begin, has_ended = await _reader.read(partial(_encoded, builder, first)), first.has_ended
+        begin, has_ended = await streams.read(partial(_encoded, builder, first)), first.has_ended
         del first  # its entries must not stay in memory for as long as the stream is open
         yield _RETRY + begin
         if has_ended:
@@ -233,8 +211,8 @@ async def _later_events(follower: Follower, builder: EventBuilder) -> AsyncItera
     while time.monotonic() - begun < LONGEST:
         if time.monotonic() - asked >= RIGHTS:
             asked = time.monotonic()
-            await _reader.read(builder.check_rights)
-        chunk, has_more, has_ended = await _reader.read(lambda: _look(follower, builder))
+            await streams.read(builder.check_rights)
+        chunk, has_more, has_ended = await streams.read(lambda: _look(follower, builder))
         if chunk:
             spoken, pause = time.monotonic(), _FIRST_PAUSE
             yield chunk

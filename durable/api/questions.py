@@ -147,7 +147,8 @@ def _verb(
     described_post = described(operation_id=operation, request=takes, responses=serializer_of(QuestionState))(post)
     members = {"takes": takes, "act": staticmethod(act), "post": described_post}
     view: type[View] = type("QuestionVerbView", (QuestionVerbView,), members)
-    return path(f"questions/<str:question_id>/{word}", view.as_view(), name=f"{word}-question")
+    found: URLPattern = path(f"questions/<str:question_id>/{word}", view.as_view(), name=f"{word}-question")
+    return found
 
 
 QUESTION_VERBS: Final = (

@@ -7,14 +7,13 @@ from django.urls import path, re_path
 from durable.api.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
 from durable.api.base import list_view, one_view
 from durable.api.bulks import BulkPlanView, BulksView, BulkView
-from durable.api.chunks import ChunksView
 from durable.api.history import ComparisonView, EntryView, TimelineView, TreeView
 from durable.api.messages import AskView, DeleteMessageView, EventsView, MessagesView, MessageView, MoveMessageView
 from durable.api.questions import QUESTION_VERBS, QuestionsView, QuestionView
 from durable.api.reference import DocsView, RootView, SchemaView
 from durable.api.runs import CountsView, ResultView, RunsView, RunView
 from durable.api.schedules import SchedulesView, ScheduleView
-from durable.api.stream import StreamView
+from durable.api.stream import ChunksView, StreamView
 from durable.api.system import AnywhereView, NoteView, WorkflowStatsView, WorkflowsView, WorkflowView
 from durable.api.verb_views import endpoints, run_endpoints
 from durable.listings.events import EVENT_WAITS

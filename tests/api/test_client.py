@@ -233,7 +233,7 @@ def test_many_streams_hold_one_connection_and_one_thread(token: str, monkeypatch
         try:
             for events in streams:
                 assert next(events)[0] == "run"
-            assert broadcaster._reader.streams == 12
+            assert broadcaster.streams.streams == 12
             assert sum(thread.name.startswith("durable-streams") for thread in threading.enumerate()) == 1
             eventually(lambda: len(sessions() - before) <= 1)  # those that were closed end in a moment
             monkeypatch.setattr(broadcaster, "MOST", 12)
@@ -246,7 +246,7 @@ def test_many_streams_hold_one_connection_and_one_thread(token: str, monkeypatch
         finally:
             for each in opened:
                 each.__exit__(None, None, None)
-    assert broadcaster._reader.streams == 0
+    assert broadcaster.streams.streams == 0
 
 
 def test_events_come_at_once_where_the_project_compresses_its_answers(
@@ -277,7 +277,7 @@ class TestPlaces:
         with asgi_server() as self.address:
             yield
         # a request that was cancelled in its thread may be kept by its own traceback until it is collected
-        eventually(lambda: gc.collect() >= 0 and broadcaster._reader.streams == 0)
+        eventually(lambda: gc.collect() >= 0 and broadcaster.streams.streams == 0)
 
     def test_never_more_are_open_than_there_are(self, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many ask for one at once."""
@@ -305,7 +305,7 @@ class TestPlaces:
                 assert (refused.status_code, refused.json()["code"]) == (503, "too-many-streams")
                 with stream(another, "a") as three:
                     assert next(three)[0] == "run"
-            eventually(lambda: broadcaster._reader.streams == 0)
+            eventually(lambda: broadcaster.streams.streams == 0)
             with stream(client, "a") as again:
                 assert next(again)[0] == "run"
 
@@ -338,7 +338,7 @@ class TestPlaces:
             with stream(client, "a") as events:
                 last = [event_id for _, _, event_id in events][-1]
             assert client.get("/runs/a/events", headers={**headers, "Last-Event-ID": last}).status_code == 204
-        eventually(lambda: broadcaster._reader.streams == 0)
+        eventually(lambda: broadcaster.streams.streams == 0)
 
     @pytest.mark.parametrize("loss", ["the account is closed", "the permission is taken", "the account is gone"])
     def test_a_reader_that_may_no_longer_see_runs_is_cut_off(self, monkeypatch: pytest.MonkeyPatch, loss: str) -> None:

@@ -228,39 +228,39 @@ def test_what_a_hook_takes_away_ends_the_stream(make_api: MakeApi) -> None:
 
 def test_a_stream_that_is_never_read_keeps_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server drops the response before it reads from it."""
-    monkeypatch.setattr(broadcaster, "_reader", broadcaster.Slots(broadcaster._reader._limits))
-    slot = broadcaster.take_slot("ada")
+    monkeypatch.setattr(broadcaster, "streams", broadcaster.Slots(broadcaster.streams._limits))
+    slot = broadcaster.streams.take("ada")
 
     async def chunks() -> AsyncIterator[bytes]:
         yield b""
         raise AssertionError("no client reads it")
 
     kept = slot.released_after(chunks())
-    assert broadcaster._reader.streams == 1
+    assert broadcaster.streams.streams == 1
     del kept
     gc.collect()
-    assert broadcaster._reader.streams == 0
+    assert broadcaster.streams.streams == 0
     slot.release()
-    assert broadcaster._reader.streams == 0
+    assert broadcaster.streams.streams == 0
 
 
 def test_a_slot_that_was_lost_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client left before the first read, and the response is not garbage-collected yet."""
-    monkeypatch.setattr(broadcaster, "_reader", broadcaster.Slots(broadcaster._reader._limits))
+    monkeypatch.setattr(broadcaster, "streams", broadcaster.Slots(broadcaster.streams._limits))
     monkeypatch.setattr(broadcaster, "MOST_OF_ONE", 1)
-    lost = broadcaster.take_slot("ada")
+    lost = broadcaster.streams.take("ada")
     with pytest.raises(ProblemError, match="1 of yours"):
-        broadcaster.take_slot("ada")
+        broadcaster.streams.take("ada")
     monkeypatch.setattr(broadcaster, "BEGINS_WITHIN", 0.0)
-    found = broadcaster.take_slot("ada")
-    assert broadcaster._reader.begin(found)
-    assert not broadcaster._reader.begin(lost)  # it was late, and another stream has the slot
+    found = broadcaster.streams.take("ada")
+    assert broadcaster.streams.begin(found)
+    assert not broadcaster.streams.begin(lost)  # it was late, and another stream has the slot
     lost.release()
-    assert broadcaster._reader.streams == 1
+    assert broadcaster.streams.streams == 1
     found.release()
-    assert broadcaster._reader.begin(lost)
+    assert broadcaster.streams.begin(lost)
     lost.release()
-    assert broadcaster._reader.streams == 0
+    assert broadcaster.streams.streams == 0
 
 
 # -- what is kept of a history for each open stream: as much as is needed, and little of it

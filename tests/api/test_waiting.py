@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from django.contrib.auth.models import User
@@ -20,7 +21,8 @@ from durable.api.long_poll import MAX_WAITING, wait_for
 @pytest.fixture(autouse=True)
 def seats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a process that has served nothing yet."""
-    monkeypatch.setattr(long_poll, "_seats", long_poll._Seats())
+    monkeypatch.setattr(long_poll, "_seats", long_poll.Seats())
+    monkeypatch.setattr(long_poll, "_threads", WeakSet())
     monkeypatch.setattr(long_poll, "_let_go", lambda: None)
 
 

@@ -18,7 +18,7 @@ from rest_framework.authtoken.models import Token
 
 from durable.admin import run_page
 from durable.api import broadcaster
-from durable.api import chunks as views
+from durable.api import stream as views
 from durable.core.records import StepChunk
 from durable.handles import Handle
 from durable.notifier import chunks

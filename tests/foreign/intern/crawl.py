@@ -285,7 +285,7 @@ def read_events(crawler: Crawler) -> dict[str, Any]:
     if IS_ASGI:
         for path in [reverse("durable_api:events", args=["sleeps"]), ADMIN, f"{ADMIN}durable/"] * 5:
             _go_away(crawler.client, path)
-        eventually(lambda: broadcaster._reader.streams == 0)
+        eventually(lambda: broadcaster.streams.streams == 0)
     return {
         "of_completed": re.findall(r"^event: (\w+)$", ended.text, re.MULTILINE),
         "while_open": re.findall(r"^event: (\w+)$", "\n".join(lines), re.MULTILINE),
