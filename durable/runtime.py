@@ -33,20 +33,12 @@ def _write_later(_saved: SavedDetails) -> None:
     """Do nothing: the worker's lease manager writes saved details once a second."""
 
 
-def _send_chunk(chunk: StepChunk) -> None:
-    """Send a chunk to Redis."""
-    from durable.notifier import chunks  # few processes emit
-
-    chunks.send(chunk)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """The objects and functions that one process works with.
 
     `notify` notifies workers that these queues have due runs, `notify_at` timers of a new deadline. `poll_wait` waits
-    between two queries for a result. `send_chunk` sends what a step emits to its readers. `after_commit` calls a
-    function if and when the caller's transaction commits.
+    between two queries for a result. `after_commit` calls a function if and when the caller's transaction commits.
 
     `monotonic` gives seconds that no change of the clock affects.
 
@@ -75,7 +67,6 @@ class Runtime:
     on_operation: Callable[[Scope, str, Operation], None] | None = None
     on_save: Callable[[SavedDetails], None] = _write_later
     on_status: Callable[[StatusRecord], None] | None = None
-    send_chunk: Callable[[StepChunk], None] = _send_chunk
     chunks: list[StepChunk] | None = None
     find_workflow: Callable[[str], WorkflowDefinition | None] | None = None
     roll_back_inside: Callable[[BaseDatabaseWrapper, int], None] | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
-from durable.lint.facts import Facts
+from durable.lint.facts import Call, Comparison, Facts, Mutation, Operation, Start
 from durable.lint.modules import Module
 
 Level = Literal["error", "warning", "hint"]
@@ -29,17 +29,9 @@ class Finding:
     message: str
     fix: str
 
-    def as_data(self) -> dict[str, str | int]:
+    def as_data(self) -> dict[str, Any]:
         """Return the finding as JSON has it."""
-        return {
-            "id": self.id,
-            "path": self.path,
-            "line": self.line,
-            "workflow": self.workflow,
-            "level": self.level,
-            "message": self.message,
-            "fix": self.fix,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +42,11 @@ class Report:
     line: int
     message: str
     fix: str = ""
+
+
+def report(place: Operation | Call | Mutation | Start | Comparison, message: str, fix: str = "") -> Report:
+    """Return a report of the line on which a fact begins."""
+    return Report(place.module, getattr(place.node, "lineno", 1), message, fix)
 
 
 #: Yields the places of a workflow that break a rule.

@@ -7,32 +7,23 @@ not understand: a value that is not known is None, and no rule speaks of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 from durable.lint.expressions import Expressions
-from durable.lint.facts import Branch, Facts, Frame, Mutation, Step, ending
+from durable.lint.facts import Branch, Facts, Frame, Step, ending
 from durable.lint.modules import (
     NOTHING,
     Class,
     Context,
-    Display,
     Env,
     External,
     Function,
     Given,
     Input,
-    Instance,
-    Message,
-    Module,
-    NaiveMoment,
-    Origin,
     OwnSet,
     Result,
-    Rows,
     Scope,
-    Text,
     WorkflowValue,
     workflow_decorator,
     workflow_name,
@@ -42,15 +33,13 @@ MAX_DEPTH: Final = 2
 _MAX_STATEMENTS: Final = 200_000  # statements read for one workflow; a helper's count for each call
 
 
-class Reader:
-    """The statements of a workflow's code. `Expressions` reads what they are made of."""
+class Reader(Expressions):
+    """The statements of a workflow's code."""
 
     def __init__(self, facts: Facts) -> None:
-        self.facts = facts
-        self.expressions = Expressions(self)
+        super().__init__(facts)
         self._active: list[ast.AST] = []
         self._left = _MAX_STATEMENTS
-        self._counts: dict[ast.AST, dict[str, int]] = {}
 
     def read(self, function: Function, outer: Env | None) -> None:
         """Read the whole workflow."""
@@ -85,7 +74,6 @@ class Reader:
         scope: Scope | None = None,
         step: Step | None = None,
     ) -> Result:
-        """Read a function that is called: as a helper, with `scope` as a body of its own, with `step` as a step's."""
         node = function.node
         if any(each is node for each in self._active) or self._left <= 0:
             return NOTHING
@@ -115,7 +103,7 @@ class Reader:
         self._active.append(node)
         try:
             if isinstance(node, ast.Lambda):
-                return self.expressions.of(node.body, frame)
+                return self.of(node.body, frame)
             self.block(node.body, frame)
         finally:
             self._active.pop()
@@ -147,7 +135,6 @@ class Reader:
 
     def statement(self, node: ast.stmt, frame: Frame) -> None:
         """Read one statement."""
-        of = self.expressions.of
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._define(node, frame)
@@ -155,20 +142,20 @@ class Reader:
                 frame.env.names[node.name] = Class(frame.module, node)
             case ast.Return():
                 if node.value is not None:
-                    result = of(node.value, frame)
+                    result = self.of(node.value, frame)
                     frame.origins |= result.origins
                     frame.value = result.value if frame.value is None else None
             case ast.Assign():
-                result = of(node.value, frame)
+                result = self.of(node.value, frame)
                 for target in node.targets:
                     self.assign(target, result, frame)
             case ast.AnnAssign():
                 if node.value is not None:
-                    self.assign(node.target, of(node.value, frame), frame)
+                    self.assign(node.target, self.of(node.value, frame), frame)
             case ast.AugAssign():
                 self._augment(node, frame)
             case ast.If():
-                of(node.test, frame)
+                self.of(node.test, frame)
                 for index, body in enumerate((node.body, node.orelse)):
                     with self.within(Branch("arm", node, index, ending(body)), frame):
                         self.block(body, frame)
@@ -176,7 +163,7 @@ class Reader:
                 self._iterate(node, frame)
             case ast.While():
                 with self.within(Branch("loop", node, ends=ending(node.body)), frame):
-                    of(node.test, frame)
+                    self.of(node.test, frame)
                     self.block(node.body, frame)
                 self.block(node.orelse, frame)
             case ast.With() | ast.AsyncWith():
@@ -184,14 +171,14 @@ class Reader:
             case ast.Try() | ast.TryStar():
                 self._try(node, frame)
             case ast.Match():
-                of(node.subject, frame)
+                self.of(node.subject, frame)
                 for index, case in enumerate(node.cases):
                     with self.within(Branch("arm", node, index, ending(case.body)), frame):
                         for part in ast.walk(case.pattern):
                             if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name:
                                 self.set(part.name, NOTHING, frame)
                         if case.guard is not None:
-                            of(case.guard, frame)
+                            self.of(case.guard, frame)
                         self.block(case.body, frame)
             case ast.Import() | ast.ImportFrom():
                 for alias in node.names:
@@ -210,23 +197,7 @@ class Reader:
             case _:
                 for child in ast.iter_child_nodes(node):
                     if isinstance(child, ast.expr):
-                        of(child, frame)
-
-    @contextmanager
-    def within(self, branch: Branch, frame: Frame) -> Iterator[None]:
-        """Read a part of the code that may not run, or may run several times.
-
-        Afterwards a name may also hold its earlier value.
-        """
-        env = frame.env
-        before = dict(env.origins) if branch.kind in ("arm", "loop", "try") else {}
-        frame.path.append(branch)
-        try:
-            yield
-        finally:
-            frame.path.pop()
-            for name, origins in before.items():
-                env.origins[name] = env.origins.get(name, frozenset()) | origins
+                        self.of(child, frame)
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> None:
         function = Function(frame.module, node, frame.env)
@@ -236,7 +207,7 @@ class Reader:
         )
 
     def _augment(self, node: ast.AugAssign, frame: Frame) -> None:
-        result = self.expressions.of(node.value, frame)
+        result = self.of(node.value, frame)
         if not isinstance(node.target, ast.Name):
             self.assign(node.target, result, frame)
             return
@@ -249,7 +220,7 @@ class Reader:
         self.assign(node.target, Result(None, before | result.origins), frame)
 
     def _iterate(self, node: ast.For | ast.AsyncFor, frame: Frame) -> None:
-        iterated = self.expressions.of(node.iter, frame)
+        iterated = self.of(node.iter, frame)
         element, order = self.element(iterated)
         has_order = not isinstance(iterated.value, OwnSet)
         with self.within(Branch("loop", node, 0, ending(node.body), order, has_order), frame):
@@ -257,19 +228,10 @@ class Reader:
             self.block(node.body, frame)
         self.block(node.orelse, frame)
 
-    def element(self, iterated: Result) -> tuple[Result, frozenset[Origin]]:
-        """Return an element of a value, and why the order of its elements may differ between passes."""
-        value, origins = iterated
-        if isinstance(value, OwnSet):
-            origins |= {Origin("set order", value.text, value.line)}
-        order = frozenset(each for each in origins if each.kind == "set order")
-        kept = value if isinstance(value, Input | Message | Rows | Given) else None
-        return Result(kept, origins), order
-
     def _with(self, node: ast.With | ast.AsyncWith, frame: Frame) -> None:
         suppressing: Branch | None = None
         for item in node.items:
-            result = self.expressions.of(item.context_expr, frame)
+            result = self.of(item.context_expr, frame)
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, result, frame)
             if isinstance(item.context_expr, ast.Call) and result.value == External("contextlib.suppress"):
@@ -286,7 +248,7 @@ class Reader:
                 self.block(body, frame)
         for number, handler in enumerate(node.handlers):
             if handler.type is not None:
-                self.expressions.of(handler.type, frame)
+                self.of(handler.type, frame)
             if handler.name:
                 self.set(handler.name, NOTHING, frame)
             arm = Branch("arm", node, number, ending(handler.body))
@@ -294,139 +256,6 @@ class Reader:
                 self.block(handler.body, frame)
         with self.within(Branch("try", node, 3), frame):
             self.block(node.finalbody, frame)
-
-    # -- names
-
-    def assign(self, target: ast.expr, result: Result, frame: Frame) -> None:
-        """Record what a target holds from here on."""
-        match target:
-            case ast.Name():
-                self.set(target.id, result, frame, target)
-            case ast.Tuple() | ast.List():
-                value, origins = result
-                kept = value if isinstance(value, Input | Message | Rows) else None
-                is_written_out = isinstance(value, Display) and len(value.by_key) == len(target.elts)
-                for position, each in enumerate(target.elts):
-                    own = value.by_key.get(position, frozenset()) if is_written_out else origins
-                    self.assign(each, Result(kept, own), frame)
-            case ast.Starred():
-                self.assign(target.value, Result(None, result.origins), frame)
-            case ast.Subscript() | ast.Attribute():
-                holder = self.expressions.of(target.value, frame).value
-                if isinstance(target, ast.Subscript):
-                    self.expressions.of(target.slice, frame)
-                if isinstance(holder, Instance) and isinstance(target, ast.Attribute):
-                    holder.give(target.attr, result.value)
-                if isinstance(holder, Display):
-                    holder.values.append(result.value)
-                    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-                        holder.by_key[target.slice.value] = result.origins
-                self.mutate(target.value, target, frame)
-
-    def set(self, name: str, result: Result, frame: Frame, node: ast.AST | None = None) -> None:
-        """Record what a name holds from here on."""
-        value, origins = result
-        if name in frame.globals or name in frame.nonlocals:
-            owner = None if name in frame.globals else frame.env.parent and frame.env.parent.owner(name)
-            self._note(
-                Mutation(
-                    name=name,
-                    env=owner,
-                    module=frame.module,
-                    function=frame.node,
-                    node=node or frame.node,
-                    value=None,
-                    how="rebound",
-                    receiver=node,
-                ),
-                frame,
-            )
-            if owner is not None:
-                owner.origins[name] = owner.origins.get(name, frozenset()) | origins
-                owner.names[name] = None
-            return
-        if isinstance(value, Text | OwnSet | NaiveMoment) and self._bindings(frame).get(name, 1) > 1:
-            value = None
-        frame.env.names[name] = value
-        frame.env.origins[name] = origins
-
-    def _bindings(self, frame: Frame) -> dict[str, int]:
-        """Return how often each name is bound in the function."""
-        node = frame.env.node or frame.node
-        if node not in self._counts:
-            counts: dict[str, int] = {}
-            for each in ast.walk(node):
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                    counts[each.id] = counts.get(each.id, 0) + 1
-            self._counts[node] = counts
-        return self._counts[node]
-
-    def mutate(self, target: ast.expr, node: ast.AST, frame: Frame) -> None:
-        """Record that the object behind `target` is changed."""
-        root = target
-        while isinstance(root, ast.Attribute | ast.Subscript):
-            root = root.value
-        if not isinstance(root, ast.Name):
-            return
-        owner = frame.env.owner(root.id)
-        value = owner.names[root.id] if owner is not None else None
-        if owner is None and (root.id not in frame.module.definitions or not _is_data(frame.module, root.id)):
-            return
-        if root is not target and not isinstance(value, Input | Given) and isinstance(target, ast.Attribute):
-            self._mutate_holder(target, node, frame)
-            return
-        if root is target and isinstance(node, ast.Attribute):
-            self._mutate_holder(node, node, frame)
-        self._note(
-            Mutation(
-                name=root.id,
-                env=owner,
-                module=frame.module,
-                function=frame.node,
-                node=node,
-                value=value,
-                how="changed",
-                receiver=root,
-            ),
-            frame,
-        )
-
-    def _mutate_holder(self, target: ast.Attribute, node: ast.AST, frame: Frame) -> None:
-        """Record that a step changes an attribute of the object whose method it is.
-
-        The effect on other names is not known.
-        """
-        step = frame.step
-        if step is None or step.holder is None or step.function is None or not isinstance(target.value, ast.Name):
-            return
-        owner = frame.env.owner(target.value.id)
-        held = owner.names[target.value.id] if owner is not None else None
-        if held is None or held is not next(iter(step.function.given), None):
-            return
-        name, env = step.holder
-        self._note(
-            Mutation(
-                name=name,
-                env=env,
-                module=frame.module,
-                function=frame.node,
-                node=node,
-                value=held,
-                how="changed",
-                attribute=target.attr,
-            ),
-            frame,
-        )
-
-    def _note(self, mutation: Mutation, frame: Frame) -> None:
-        if frame.step is not None:
-            frame.step.mutations.append(mutation)
-        else:
-            self.facts.mutations.append(mutation)
-
-
-def _is_data(module: Module, name: str) -> bool:
-    return isinstance(module.definitions.get(name), ast.Assign | ast.AnnAssign | ast.AugAssign)
 
 
 def _is_set_type(annotation: ast.expr | None) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -183,8 +184,7 @@ def read(run_id: str, location: str, after: str | None = None, timeout: Duration
         return
     longest = None if timeout is None else parse_duration(timeout).total_seconds()
     arrived = threading.Event()
-    reading = _Reading(stream, after, arrived.set)
-    try:
+    with closing(_Reading(stream, after, arrived.set)) as reading:
         while True:
             if not arrived.wait(longest):
                 raise TimeoutError(_nothing_came(stream, longest or 0))
@@ -193,8 +193,6 @@ def read(run_id: str, location: str, after: str | None = None, timeout: Duration
                 yield chunk
                 if chunk.is_last:
                     return
-    finally:
-        reading.close()
 
 
 def _nothing_came(stream: Stream, seconds: float) -> str:
@@ -223,8 +221,7 @@ async def _aread(run_id: str, location: str, after: str | None) -> AsyncIterator
     def wake() -> None:
         loop.call_soon_threadsafe(arrived.set)
 
-    reading = _Reading(stream, after, wake)
-    try:
+    with closing(_Reading(stream, after, wake)) as reading:
         while True:
             try:
                 async with asyncio.timeout(BEAT):
@@ -237,8 +234,6 @@ async def _aread(run_id: str, location: str, after: str | None) -> AsyncIterator
                 yield chunk
                 if chunk.is_last:
                     return
-    finally:
-        reading.close()
 
 
 async def events(
@@ -265,12 +260,9 @@ def read_available(run_id: str, location: str, after: str | None = None) -> list
     if (collected := runtime.current().chunks) is not None:
         return list(_collected(stream, collected, after))
     arrived = threading.Event()
-    reading = _Reading(stream, after, arrived.set)
-    try:
+    with closing(_Reading(stream, after, arrived.set)) as reading:
         arrived.wait(_FIRST_LOOK)
         return list(reading.available())
-    finally:
-        reading.close()
 
 
 def encoded(chunks: Iterable[Chunk]) -> bytes:

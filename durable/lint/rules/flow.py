@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from durable.lint.facts import Branch, Call, Facts, Operation, Step, ending
-from durable.lint.findings import Report, rule
+from durable.lint.findings import Report, report, rule
 from durable.lint.known import SERVICES, is_write, service_of
 from durable.lint.modules import External, Function, Module, Text, is_class_name
 
@@ -33,7 +33,7 @@ _WIDE: Final = frozenset({"builtins.BaseException", "asyncio.CancelledError"})
 def _in_step(facts: Facts) -> Iterator[Report]:
     for operation in facts.operations:
         if operation.in_step is not None:
-            yield Report(operation.module, operation.line, f"`{operation.kind}` is called within a step's function.")
+            yield report(operation, f"`{operation.kind}` is called within a step's function.")
 
 
 @rule(
@@ -49,7 +49,7 @@ def _not_awaited(facts: Facts) -> Iterator[Report]:
         if not operation.context.is_async or operation.is_awaited:
             continue
         if _is_lost(operation.node, operation.module, used):
-            yield Report(operation.module, operation.line, f"`{operation.kind}` is not awaited.")
+            yield report(operation, f"`{operation.kind}` is not awaited.")
     for module, node, function in facts.unawaited:
         if isinstance(module.parents.get(node), ast.Expr):
             yield Report(module, node.lineno, f"`{function.name}` is a coroutine function, and is not awaited.")
@@ -116,10 +116,8 @@ def _is_awaited_later(assign: ast.AST, name: str, module: Module, used: dict[ast
 def _outer_context(facts: Facts) -> Iterator[Report]:
     for operation in facts.own():
         if operation.context.scope is not operation.scope:
-            yield Report(
-                operation.module,
-                operation.line,
-                f"`{operation.kind}` is called on a context of the code around this {operation.scope.kind}.",
+            yield report(
+                operation, f"`{operation.kind}` is called on a context of the code around this {operation.scope.kind}."
             )
 
 
@@ -191,15 +189,11 @@ def _in_finally(facts: Facts) -> Iterator[Report]:
     for operation in facts.own():
         for position, branch in enumerate(operation.path):
             if branch.kind == "try" and branch.index == 3:
-                yield Report(operation.module, operation.line, f"`{operation.kind}` is called in `finally`.")
+                yield report(operation, f"`{operation.kind}` is called in `finally`.")
                 break
             arm = operation.path[position + 1] if position + 1 < len(operation.path) else None
             if branch.kind == "try" and branch.index == 1 and arm is not None and _is_widest(arm, operation):
-                yield Report(
-                    operation.module,
-                    operation.line,
-                    f"`{operation.kind}` is called in a handler that catches control flow too.",
-                )
+                yield report(operation, f"`{operation.kind}` is called in a handler that catches control flow too.")
                 break
 
 
@@ -223,7 +217,7 @@ def _handler(facts: Facts) -> Iterator[Report]:
         value = step.option_values.get("rollback")
         what = "a lambda" if isinstance(node, ast.Lambda) else _unnamed(value.value if value is not None else None)
         if what:
-            yield Report(step.operation.module, step.operation.line, f"The rollback handler is {what}.")
+            yield report(step.operation, f"The rollback handler is {what}.")
 
 
 def _unnamed(handler: object) -> str:
@@ -247,7 +241,7 @@ def _unnamed(handler: object) -> str:
 def _retry_outside(facts: Facts) -> Iterator[Report]:
     for call in facts.calls:
         if call.kind == "retry" and isinstance(call.module.parents.get(call.node), ast.Raise):
-            yield Report(call.module, call.node.lineno, "`RetryLater` is raised in the code between steps.")
+            yield report(call, "`RetryLater` is raised in the code between steps.")
 
 
 @rule(
@@ -310,9 +304,9 @@ def _several_services(facts: Facts) -> Iterator[Report]:
         services = sorted(_services(step))
         calls = [each for each in step.calls if each.kind in SERVICES and _is_request(each)]
         if len(services) > 1:
-            yield Report(*_place(step), f"The step calls {', '.join(services)}.")
+            yield report(step.operation, f"The step calls {', '.join(services)}.")
         elif len(calls) > _FEW:
-            yield Report(*_place(step), f"The step makes {len(calls)} calls of services.")
+            yield report(step.operation, f"The step makes {len(calls)} calls of services.")
 
 
 @rule(
@@ -325,7 +319,7 @@ def _several_services(facts: Facts) -> Iterator[Report]:
 def _whole_workflow(facts: Facts) -> Iterator[Report]:
     for step in facts.steps if _is_whole(facts) else ():
         if len(_services(step)) > 1 or _calls_and_then_writes(step):
-            yield Report(*_place(step), f"All that `{facts.name}` does is in this step.")
+            yield report(step.operation, f"All that `{facts.name}` does is in this step.")
 
 
 @rule(
@@ -348,7 +342,7 @@ def _no_key(facts: Facts) -> Iterator[Report]:
             service = _service(call)
             is_acting = call.kind == "service" or (call.kind == "network" and is_write(call.name))
             if is_acting and service not in asked:
-                yield Report(*_place(step), f"`{call.name}` runs again if the process dies before it is recorded.")
+                yield report(step.operation, f"`{call.name}` runs again if the process dies before it is recorded.")
                 break
             if call.kind == "network":
                 asked.add(service)

@@ -8,7 +8,7 @@ from typing import Final
 
 from durable.lint import operations
 from durable.lint.facts import Branch, Facts, Operation, are_exclusive, ending
-from durable.lint.findings import Report, rule
+from durable.lint.findings import Report, report, rule
 from durable.lint.modules import FunctionNode, Module
 
 _WORDS: Final = {
@@ -42,11 +42,7 @@ def _unsteady(facts: Facts) -> Iterator[Report]:
     for operation in facts.own():
         if operation.name_origins:
             origin = min(operation.name_origins, key=lambda each: (each.line, each.text))
-            yield Report(
-                operation.module,
-                operation.line,
-                f"The name is made of {_WORDS.get(origin.kind, origin.kind)}: `{origin.text}`.",
-            )
+            yield report(operation, f"The name is made of {_WORDS.get(origin.kind, origin.kind)}: `{origin.text}`.")
 
 
 @rule(
@@ -99,11 +95,9 @@ def _in_loop(facts: Facts) -> Iterator[Report]:
         if loop is None:
             continue
         if operation.name_text is not None:
-            yield Report(
-                operation.module, operation.line, f'The name "{operation.name_text}" is the same in each iteration.'
-            )
+            yield report(operation, f'The name "{operation.name_text}" is the same in each iteration.')
         elif _is_fixed(operation, loop, bound):
-            yield Report(operation.module, operation.line, "The name does not change within the loop.")
+            yield report(operation, "The name does not change within the loop.")
 
 
 def _repeating(operation: Operation) -> Branch | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from durable.lint.facts import Facts, Operation, Start, Step
-from durable.lint.findings import Report, rule
+from durable.lint.findings import Report, report, rule
 from durable.lint.known import in_order, kind_of
 from durable.lint.modules import NOTHING, External, Function, Module, Text, WorkflowValue, workflow_decorator
 from durable.lint.operations import START_OPTIONS, STEP_OPTIONS
@@ -84,17 +84,12 @@ def _started(facts: Facts) -> Iterator[Report]:
         node, given = start.workflow.options.get("id", (None, NOTHING))
         if given.origins:
             origin = min(each.text for each in given.origins)
-            yield Report(start.module, start.node.lineno, f"The id differs from pass to pass: `{origin}`.")
+            yield report(start, f"The id differs from pass to pass: `{origin}`.")
         elif not _has_ids(start):
-            yield Report(
-                start.module,
-                start.node.lineno,
-                f"`{start.method}` starts a run of {start.workflow.name} in each pass.",
-            )
+            yield report(start, f"`{start.method}` starts a run of {start.workflow.name} in each pass.")
         elif isinstance(given.value, Text) and isinstance(node, ast.Constant) and _differs(start.node):
-            yield Report(
-                start.module,
-                start.node.lineno,
+            yield report(
+                start,
                 f'The id is always "{given.value.text}": a start with other arguments is refused with RunConflictError.',
                 'Make the id of ctx.run_id or of the input: using(id=f"{ctx.run_id}-mail").',
             )
@@ -126,9 +121,8 @@ def _options(facts: Facts) -> Iterator[Report]:
             yield Report(module, node.lineno, message, fix)
     for step in facts.steps:
         for name in _unknown(step.operation.node, STEP_OPTIONS):
-            yield Report(
-                step.operation.module,
-                step.operation.line,
+            yield report(
+                step.operation,
                 f"A step has no option `{name}`.",
                 "See the options of a step. Arguments of its function are passed by position.",
             )
@@ -138,24 +132,19 @@ def _options(facts: Facts) -> Iterator[Report]:
 
 def _starts(facts: Facts) -> Iterator[Report]:
     for start in facts.starts:
-        line = start.node.lineno
         about = next((each for each in _ABOUT_KEYS if _has(start.workflow, each)), None)
         if about is not None and not _has(start.workflow, "key"):
-            yield Report(start.module, line, f"`{about}` is about a key, and there is none.", "Add key=....")
+            yield report(start, f"`{about}` is about a key, and there is none.", "Add key=....")
         if start.method.endswith("start_many"):
             if _has(start.workflow, "id"):
-                yield Report(start.module, line, "Several runs cannot share one id.", "Pass ids=[...].")
+                yield report(start, "Several runs cannot share one id.", "Pass ids=[...].")
             if _has(start.workflow, "key"):
-                yield Report(start.module, line, "Several runs cannot share one key.", "Start each with its own key.")
+                yield report(start, "Several runs cannot share one key.", "Start each with its own key.")
         if start.method.endswith("start_or_send"):
             if not _has(start.workflow, "key"):
-                yield Report(
-                    start.module, line, "`start_or_send` needs a key.", "Write using(key=...).start_or_send(...)."
-                )
+                yield report(start, "`start_or_send` needs a key.", "Write using(key=...).start_or_send(...).")
             elif _has(start.workflow, "if_open") or _has(start.workflow, "debounce"):
-                yield Report(
-                    start.module, line, "`start_or_send` sends to the open run.", "Leave out if_open and debounce."
-                )
+                yield report(start, "`start_or_send` sends to the open run.", "Leave out if_open and debounce.")
 
 
 def _children(facts: Facts) -> Iterator[Report]:
@@ -164,12 +153,11 @@ def _children(facts: Facts) -> Iterator[Report]:
         if child is None:
             continue
         for message, fix in _problems_of_key(child, is_map=operation.kind == "map"):
-            yield Report(operation.module, operation.line, message, fix)
+            yield report(operation, message, fix)
         conflict = child.options.get("on_conflict")
         if conflict is not None and isinstance(conflict[0], ast.Constant) and conflict[0].value == "error":
-            yield Report(
-                operation.module,
-                operation.line,
+            yield report(
+                operation,
                 'A child cannot have on_conflict="error".',
                 "Leave it out: an id that another run has is always an error for a child.",
             )
@@ -188,7 +176,7 @@ def _fixed_id(facts: Facts) -> Iterator[Report]:
             continue
         node, result = operation.child.options["id"]
         if isinstance(result.value, Text) and isinstance(node, ast.Constant):
-            yield Report(operation.module, operation.line, f'The child\'s id is always "{result.value.text}".')
+            yield report(operation, f'The child\'s id is always "{result.value.text}".')
 
 
 @rule(
@@ -208,7 +196,7 @@ def _forgotten(facts: Facts) -> Iterator[Report]:
         if isinstance(here, ast.Await):
             here = operation.module.parents.get(here)
         if isinstance(here, ast.Expr):
-            yield Report(operation.module, operation.line, "The child is cancelled if it is open when this run ends.")
+            yield report(operation, "The child is cancelled if it is open when this run ends.")
 
 
 @rule(
@@ -225,7 +213,7 @@ def _unsteady_inputs(facts: Facts) -> Iterator[Report]:
         inputs = operation.args[2] if len(operation.args) > 2 else operation.keywords.get("inputs", NOTHING)
         if origins := in_order(inputs):
             text = min(each.text for each in origins)
-            yield Report(operation.module, operation.line, f"The inputs are made of `{text}`.")
+            yield report(operation, f"The inputs are made of `{text}`.")
 
 
 def _has(workflow: WorkflowValue, option: str) -> bool:
@@ -286,7 +274,7 @@ _WAITED_FOR: Final = frozenset({"child", "map"})
 def _refused(facts: Facts) -> Iterator[Report]:
     for step in facts.steps:
         for message in _limit_problems(step):
-            yield Report(step.operation.module, step.operation.line, message)
+            yield report(step.operation, message)
 
 
 def _limit_problems(step: Step) -> Iterator[str]:
@@ -327,7 +315,7 @@ def _unsteady_limit(facts: Facts) -> Iterator[Report]:
             given = step.option_values.get(option)
             if given is not None and given.origins:
                 text = min(each.text for each in given.origins)
-                yield Report(step.operation.module, step.operation.line, f"`{option}` is made of `{text}`.")
+                yield report(step.operation, f"`{option}` is made of `{text}`.")
     for limit in _declared(Function(facts.module, facts.function, None)):
         for name in _unsteady(limit):
             yield Report(facts.module, limit.node.lineno, f"The key of {limit.name} is made of `{name}`.")
@@ -345,9 +333,7 @@ def _sleep_in_slot(facts: Facts) -> Iterator[Report]:
         limit = step.options.get("limit")
         sleep = next((each for each in step.calls if each.kind == "sleep"), None)
         if limit is not None and not _is_none(limit) and sleep is not None:
-            yield Report(
-                step.operation.module, step.operation.line, f"The step has a `limit`, and calls `{sleep.name}`."
-            )
+            yield report(step.operation, f"The step has a `limit`, and calls `{sleep.name}`.")
 
 
 @rule(
@@ -374,7 +360,7 @@ def _own_slot(facts: Facts) -> Iterator[Report]:
 
 def _waits(operation: Operation, who: str, name: str) -> Report:
     message = f"The run holds a slot of {name}, and waits here for {who}, which needs one of {name} too."
-    return Report(operation.module, operation.line, message)
+    return report(operation, message)
 
 
 # -- limits of workflows, as their decorators declare them

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from durable.lint.facts import Facts
-from durable.lint.findings import Level, Report, rule
+from durable.lint.findings import Level, Report, report, rule
 from durable.lint.modules import Env, Given, Input, Module, NaiveMoment
 
 _AGAIN: Final = "The code between steps runs again in each pass, after each sleep, message and crash."
@@ -21,7 +21,7 @@ def _no_calls(kinds: Collection[str], says: str, id: str, level: Level, title: s
     def check(facts: Facts) -> Iterator[Report]:
         for call in facts.calls:
             if call.kind in kinds and not call.in_name:
-                yield Report(call.module, call.node.lineno, f"{_called(call.name)} {says} between steps.")
+                yield report(call, f"{_called(call.name)} {says} between steps.")
 
     rule(id, level, title, why=why, fix=fix)(check)
 
@@ -147,14 +147,12 @@ def _naive(facts: Facts) -> Iterator[Report]:
         if operation.kind == "sleep_until" and len(operation.args) > 1:
             moment = operation.args[1]
         if moment is not None and isinstance(moment.value, NaiveMoment):
-            yield Report(operation.module, operation.line, f"`{operation.kind}` gets a moment without a time zone.")
+            yield report(operation, f"`{operation.kind}` gets a moment without a time zone.")
     for module, node, workflow in facts.usings:
         if "deadline" in workflow.options and isinstance(workflow.options["deadline"][1].value, NaiveMoment):
             yield Report(module, node.lineno, "The deadline is a moment without a time zone.")
     for comparison in facts.comparisons:
-        yield Report(
-            comparison.module, comparison.node.lineno, "A moment without a time zone is compared with ctx.now()."
-        )
+        yield report(comparison, "A moment without a time zone is compared with ctx.now().")
 
 
 @rule(
@@ -176,9 +174,8 @@ def _outside_steps(facts: Facts) -> Iterator[Report]:
                 continue
             if mutation.attribute:
                 if _reads_attribute(env.node, name, mutation.attribute):
-                    yield Report(
-                        mutation.module,
-                        _line(mutation.node),
+                    yield report(
+                        mutation,
                         f"This runs within a step and changes `{name}.{mutation.attribute}`, which the code outside of the "
                         "step reads.",
                     )
@@ -186,10 +183,8 @@ def _outside_steps(facts: Facts) -> Iterator[Report]:
             if env.node not in read:
                 read[env.node] = _read_names(env.node, receivers)
             if name in read[env.node]:
-                yield Report(
-                    mutation.module,
-                    _line(mutation.node),
-                    f"This runs within a step and changes `{name}`, which the code outside of the step reads.",
+                yield report(
+                    mutation, f"This runs within a step and changes `{name}`, which the code outside of the step reads."
                 )
 
 
@@ -228,11 +223,7 @@ def _globals(facts: Facts) -> Iterator[Report]:
 def _changed_input(facts: Facts) -> Iterator[Report]:
     for mutation in [*facts.mutations, *(each for step in facts.steps for each in step.mutations)]:
         if isinstance(mutation.value, Input) and mutation.how == "changed":
-            yield Report(
-                mutation.module,
-                _line(mutation.node),
-                f"`{mutation.name}` is input of the workflow, and is changed here.",
-            )
+            yield report(mutation, f"`{mutation.name}` is input of the workflow, and is changed here.")
 
 
 def _line(node: ast.AST) -> int:
