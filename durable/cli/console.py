@@ -35,7 +35,7 @@ from durable.core.run_pass import PassOutcome
 from durable.inspection.humanize import either, span
 from durable.inspection.wording import display_location, display_queue
 from durable.instrumentation import observers
-from durable.instrumentation.observers import CallEnds, PassEnds
+from durable.instrumentation.observers import CallEnds, Observer, PassEnds
 
 MAX_LINE: Final = 1_000  # characters: in UTF-8 fewer bytes than a pipe writes atomically
 MAX_TEXT: Final = 300  # characters of a name or a message
@@ -57,7 +57,7 @@ class _Pass:
     has_failed: bool = False
 
 
-class StepLines:
+class StepLines(Observer):
     """An observer of passes (`durable.instrumentation.observers`).
 
     `write` gets a line without its line break; `style` colours the line, or returns it unchanged.
@@ -128,9 +128,6 @@ class StepLines:
             elif (ending := _bad_ending(event)) is not None:
                 pass_state.ending, pass_state.has_failed = ending, True
 
-    def run_started(self, run: RunRecord) -> None:
-        """Do nothing: the pass is reported."""
-
     # -- lines
 
     def _call_ended(self, pass_state: _Pass, call: Call, seconds: float, error: BaseException | None) -> None:
@@ -172,11 +169,11 @@ class StepLines:
         self._write(style(line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1]}…"))
 
 
-def one_line(text: str, limit: int = MAX_TEXT) -> str:
-    """Return `text` on one line, with unprintable characters escaped, in at most `limit` characters."""
-    short = " ".join(text[: limit * 4].split())
+def one_line(text: str) -> str:
+    """Return `text` on one line, with unprintable characters escaped, in at most `MAX_TEXT` characters."""
+    short = " ".join(text[: MAX_TEXT * 4].split())
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in short)
-    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
+    return shown if len(shown) <= MAX_TEXT else f"{shown[: MAX_TEXT - 1]}…"
 
 
 def install(stream: TextIO, style: Style) -> None:

@@ -15,9 +15,9 @@ import time
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
-def end_group(group: int, grace: float = GRACE) -> None:
+def end_group(group: int) -> None:
     """End the processes of `group`, and wait until they are gone."""
-    until = time.monotonic() + grace
+    until = time.monotonic() + GRACE
     try:
         os.killpg(group, signal.SIGTERM)
         while time.monotonic() < until:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
 from time import perf_counter
 from typing import Any, Final
 
@@ -28,10 +27,8 @@ from django.utils.translation import ngettext
 
 from durable.alerts.conditions import keyed_path
 from durable.conf import conf
-from durable.core.effects import Call
-from durable.core.records import RunRecord
 from durable.instrumentation import observers
-from durable.instrumentation.observers import CallEnds, PassEnds, VerbCall
+from durable.instrumentation.observers import CallEnds, Observer, VerbCall
 
 __all__ = ["DurablePanel"]
 
@@ -86,19 +83,8 @@ _lines: ContextVar[list[_Line] | None] = ContextVar("durable_debug_toolbar_lines
 _is_inside: ContextVar[bool] = ContextVar("durable_debug_toolbar_inside", default=False)
 
 
-class _Recorder:
+class _Recorder(Observer):
     """An observer of verbs. Of passes, which a view in a test may execute, it observes nothing."""
-
-    def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
-        """Return None: this is no pass of the request."""
-        return None
-
-    def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
-        """Do nothing; without an interest in passes it is not called."""
-        return _nothing
-
-    def run_started(self, run: RunRecord) -> None:
-        """Do nothing: the start is a verb."""
 
     def verb_begins(self, call: VerbCall) -> CallEnds | None:
         """Begin the line of a verb, if a request is shown and no other verb calls it."""
@@ -117,10 +103,6 @@ class _Recorder:
             _is_inside.reset(token)
 
         return ends
-
-
-def _nothing(error: BaseException | None) -> None:
-    """The end of a call."""
 
 
 _recorder: Final = _Recorder()

@@ -18,10 +18,9 @@ from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
 from durable.core.current import current_scope, is_in_step
-from durable.core.effects import Call
 from durable.core.records import RunRecord
 from durable.instrumentation import observers
-from durable.instrumentation.observers import CallEnds, PassEnds
+from durable.instrumentation.observers import Observer, PassEnds
 
 __all__ = ["is_live", "live"]
 
@@ -34,24 +33,13 @@ RECORDING: Final = frozenset({"inc", "dec", "set", "observe", "info", "state", "
 _passed: ContextVar[str] = ContextVar("durable_contrib_metrics_passed", default="")
 
 
-class _Passes:
+class _Passes(Observer):
     """An observer that notes the pass in its context, which ends with it. Observes nothing else of the pass."""
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
         """Note the run, and return None: calls are of no interest."""
         _passed.set(run.id)
         return None
-
-    def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
-        """Do nothing; without an interest in passes it is not called."""
-        return _nothing
-
-    def run_started(self, run: RunRecord) -> None:
-        """Do nothing."""
-
-
-def _nothing(error: BaseException | None) -> None:
-    """The end of a call."""
 
 
 observers.install(_Passes())

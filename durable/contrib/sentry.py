@@ -34,11 +34,10 @@ from sentry_sdk.scope import add_global_event_processor
 from durable import signals
 from durable.core.control_flow import ControlFlow
 from durable.core.current import running_place
-from durable.core.effects import Call
 from durable.core.records import RunRecord, RunState
 from durable.core.run_pass import PassOutcome
 from durable.instrumentation import observers
-from durable.instrumentation.observers import CallEnds, PassEnds
+from durable.instrumentation.observers import Observer, PassEnds
 from durable.schedules.rules import Cron, Rule
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def _process(event: Event, hint: Hint) -> Event | None:
     return event
 
 
-class _Scopes:
+class _Scopes(Observer):
     """An observer that gives each pass an isolation scope: no breadcrumbs of the worker's other runs."""
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
@@ -158,17 +157,6 @@ class _Scopes:
             block.__exit__(None, None, None)
 
         return ends
-
-    def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
-        """Do nothing: the running step is known without it."""
-        return _nothing
-
-    def run_started(self, run: RunRecord) -> None:
-        """Do nothing."""
-
-
-def _nothing(error: BaseException | None) -> None:
-    """The end of a call."""
 
 
 # -- check-ins

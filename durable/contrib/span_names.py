@@ -21,7 +21,7 @@ from durable.core.effects import Call
 from durable.core.records import RunRecord
 from durable.core.run_pass import PassOutcome
 from durable.instrumentation import observers, tracing
-from durable.instrumentation.observers import CallEnds, PassEnds
+from durable.instrumentation.observers import Observer, PassEnds
 
 __all__ = ["GenAINames", "Names", "WorkflowNames", "also_named"]
 
@@ -101,7 +101,7 @@ def also_named(*names: Names) -> None:
     observers.install(_Naming(names))
 
 
-class _Naming:
+class _Naming(Observer):
     """The observer."""
 
     def __init__(self, names: Collection[Names]) -> None:
@@ -122,16 +122,8 @@ class _Naming:
 
         return ends
 
-    def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
+    def call_begins(self, run: RunRecord, call: Call) -> None:
         """Name the span of the call."""
         span = trace.get_current_span()
         for each in self._names:
             span.set_attributes(each.of_call(run, call))
-        return _nothing
-
-    def run_started(self, run: RunRecord) -> None:
-        """Do nothing: the span is the project's."""
-
-
-def _nothing(error: BaseException | None) -> None:
-    """The end of a call."""

@@ -49,23 +49,27 @@ class Observer(Protocol):
     `event_happened(run, event)`. It is called with the engine's events of the pass (`durable.core.journal.Event`), once
     the changes they are about are committed. If it has a method `start_refused(limit)`, that is called for each start
     that the rate of a limit has refused. If it has a method `verb_begins(call)`, that is called before each verb, with
-    a `VerbCall`, and may return a function as `call_begins` does. Verbs call each other.
+    a `VerbCall`, and may return a function as `call_begins` does. Verbs call each other. A class that names this one as
+    its base has the methods that it needs; the others do nothing.
     """
 
-    def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
+    def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:  # noqa: ARG002  # an observer has its own
         """Called when a pass of `run`, as it was claimed, begins at `now`.
 
         Return None to ignore the rest of the pass.
         """
+        return None
 
-    def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
+    def call_begins(self, run: RunRecord, call: Call) -> CallEnds | None:  # noqa: ARG002  # an observer has its own
         """Called before the function of a step, or its rollback handler, is called."""
+        return None
 
-    def run_started(self, run: RunRecord) -> None:
+    def run_started(self, run: RunRecord) -> None:  # noqa: ARG002  # as above
         """Called for a new run, by the process that starts it, when the transaction that has started it is committed.
 
         For a child by the worker whose pass has started it, inside that pass.
         """
+        return
 
 
 def lateness(run: RunRecord, now: datetime) -> float | None:
@@ -132,8 +136,8 @@ class PassObservation:
 
     def calling(self, call: Call) -> AbstractContextManager[None]:
         """Return the context manager to enter around a call."""
-        assert self._run is not None, "the watch of no run has no observers"
-        return _observed_call(self._observers, self._run, call)
+        begun = (_safely(each.call_begins, self._run, call) for each in self._observers)
+        return _until_the_end([ends for ends in begun if ends is not None])
 
     def event_happened(self, event: Event) -> None:
         """Report an event of the pass to the observers with `event_happened`."""
@@ -164,10 +168,6 @@ def observe_pass(run: RunRecord, now: Callable[[], datetime]) -> Iterator[PassOb
     finally:
         for _, ends in reversed(begun):
             _safely(ends, watch.outcome, error)
-
-
-def _observed_call(observers: tuple[Observer, ...], run: RunRecord, call: Call) -> AbstractContextManager[None]:
-    return _until_the_end([ends for each in observers if (ends := _safely(each.call_begins, run, call)) is not None])
 
 
 @contextmanager

@@ -7,8 +7,9 @@ shows the cap means that number or more: the workers' counters are better for co
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import Error, connections
 from django.utils import timezone
@@ -76,10 +77,8 @@ class RowsCollector(Collector):
         finally:
             for each in opened:
                 each.close()
-        up = GaugeMetricFamily(
-            "durable_database_up", "1 if the gauges of runs could be read, else 0", value=bool(found)
-        )
-        yield from [up, *found]
+        yield _gauge("durable_database_up", "1 if the gauges of runs could be read, else 0", bool(found))
+        yield from found
 
     def _found(self) -> list[Metric]:
         try:
@@ -102,136 +101,125 @@ class RowsCollector(Collector):
             return []
 
     def _by_state(self) -> Metric:
-        family = GaugeMetricFamily("durable_runs", f"Runs by state; {STATE_CAP} means that or more", labels=["state"])
-        for state, count in count_by_state().items():
-            family.add_metric([state], count.number)
-        return family
+        states = {state: count.number for state, count in count_by_state().items()}
+        return _gauge("durable_runs", f"Runs by state; {STATE_CAP} means that or more", states, "state")
 
     def _running(self) -> list[Metric]:
         now = timezone.now()
-        oldest = GaugeMetricFamily(
-            "durable_step_age_seconds", "For how long the step that has run longest has run; 0 without one"
-        )
-        oldest.add_metric([], max((step.seconds for step in list_activities(now, limit=1).steps), default=0.0))
-        hung = GaugeMetricFamily(
-            "durable_hung_steps", f"Steps that run for far longer than usual; {MOST_ACTIVITIES} or more"
-        )
-        hung.add_metric([], len(hung_steps(now)))
-        return [oldest, hung]
+        oldest = max((step.seconds for step in list_activities(now, limit=1).steps), default=0.0)
+        what = f"Steps that run for far longer than usual; {MOST_ACTIVITIES} or more"
+        return [
+            _gauge(
+                "durable_step_age_seconds", "For how long the step that has run longest has run; 0 without one", oldest
+            ),
+            _gauge("durable_hung_steps", what, len(hung_steps(now))),
+        ]
 
     def _held(self) -> Metric:
-        held = GaugeMetricFamily(
-            "durable_held_runs",
+        what = (
             "Runs with a step that waits for a person: it is unknown whether it was done, or its attempts are exhausted; "
-            f"{STATE_CAP} in all means that or more",
-            labels=["workflow", "reason"],
+            f"{STATE_CAP} in all means that or more"
         )
-        for (workflow, reason), number in sorted(held_by_reason(held_runs(most=STATE_CAP)).items()):
-            held.add_metric([workflow, reason], number)
-        return held
+        held = dict(sorted(held_by_reason(held_runs(most=STATE_CAP)).items()))
+        return _gauge("durable_held_runs", what, held, "workflow", "reason")
 
     def _holds(self) -> list[Metric]:
-        paused = GaugeMetricFamily(
-            "durable_queue_paused", "1 for a queue that an operator has paused", labels=["queue"]
-        )
-        held = GaugeMetricFamily(
-            "durable_starts_held", "1 for a workflow whose new starts an operator holds", labels=["workflow"]
-        )
         names = paused_queues()
-        for queue in dict.fromkeys([*queue_names(), *names]):
-            paused.add_metric([queue], float(queue in names))
-        for workflow in held_workflows():
-            held.add_metric([workflow], 1.0)
-        return [paused, held]
+        paused = {queue: queue in names for queue in [*queue_names(), *names]}
+        held = dict.fromkeys(held_workflows(), True)
+        return [
+            _gauge("durable_queue_paused", "1 for a queue that an operator has paused", paused, "queue"),
+            _gauge("durable_starts_held", "1 for a workflow whose new starts an operator holds", held, "workflow"),
+        ]
 
     def _schedules(self) -> list[Metric]:
         now = timezone.now()
-        late = GaugeMetricFamily("durable_schedules_late", f"Schedules whose tick is late; {_LATE} or more")
-        late.add_metric([], len(late_schedules(now, _LATE)))
-        ticks = GaugeMetricFamily(
-            "durable_ticks_last_hour",
-            f"Ticks of the last hour by outcome; {TICKS} means that or more",
-            labels=["outcome"],
-        )
-        for outcome in Tick.Outcome.values:
-            ticks.add_metric([outcome], count_ticks(outcome, now - timedelta(hours=1)).number)
-        return [late, ticks]
+        late = len(late_schedules(now, _LATE))
+        ticks = {each: count_ticks(each, now - timedelta(hours=1)).number for each in Tick.Outcome.values}
+        what = f"Ticks of the last hour by outcome; {TICKS} means that or more"
+        return [
+            _gauge("durable_schedules_late", f"Schedules whose tick is late; {_LATE} or more", late),
+            _gauge("durable_ticks_last_hour", what, ticks, "outcome"),
+        ]
 
     def _slots(self) -> list[Metric]:
-        now = timezone.now()
-        held = GaugeMetricFamily(
-            "durable_slots_held", f"Slots of a limit that runs hold; {STATE_CAP} means that or more", labels=["limit"]
-        )
-        waiting = GaugeMetricFamily(
-            "durable_slots_waiting", f"Runs in line for a slot; {STATE_CAP} means that or more", labels=["limit"]
-        )
-        oldest = GaugeMetricFamily(
-            "durable_slot_wait_seconds", "For how long the first of them has waited; 0 without one", labels=["limit"]
-        )
-        for each in count_slots(STATE_CAP):
-            held.add_metric([each.name], each.held.number)
-            waiting.add_metric([each.name], each.waiting.number)
-            age = 0.0 if each.oldest_at is None else max(0.0, (now - each.oldest_at).total_seconds())
-            oldest.add_metric([each.name], age)
-        return [held, waiting, oldest]
+        now, found = timezone.now(), count_slots(STATE_CAP)
+        held = {each.name: each.held.number for each in found}
+        waiting = {each.name: each.waiting.number for each in found}
+        ages = {each.name: _age(each.oldest_at, now) for each in found}
+        capped = f"{STATE_CAP} means that or more"
+        return [
+            _gauge("durable_slots_held", f"Slots of a limit that runs hold; {capped}", held, "limit"),
+            _gauge("durable_slots_waiting", f"Runs in line for a slot; {capped}", waiting, "limit"),
+            _gauge(
+                "durable_slot_wait_seconds", "For how long the first of them has waited; 0 without one", ages, "limit"
+            ),
+        ]
 
     def _rates(self) -> list[Metric]:
-        waiting = GaugeMetricFamily(
-            "durable_rate_waiting",
-            f"Attempts that wait for their moments in a limit's rate; {STATE_CAP} means that or more",
-            labels=["limit"],
-        )
-        closed = GaugeMetricFamily(
-            "durable_rate_keys_closed",
-            "Keys of a limit's rate that are closed; all of them count as one",
-            labels=["limit"],
-        )
-        for each in count_rates(timezone.now(), STATE_CAP):
-            waiting.add_metric([each.name], each.waiting.number)
-            closed.add_metric([each.name], each.closed)
-        return [waiting, closed]
+        found = count_rates(timezone.now(), STATE_CAP)
+        waiting = {each.name: each.waiting.number for each in found}
+        closed = {each.name: each.closed for each in found}
+        what = f"Attempts that wait for their moments in a limit's rate; {STATE_CAP} means that or more"
+        return [
+            _gauge("durable_rate_waiting", what, waiting, "limit"),
+            _gauge(
+                "durable_rate_keys_closed",
+                "Keys of a limit's rate that are closed; all of them count as one",
+                closed,
+                "limit",
+            ),
+        ]
 
     def _retention(self) -> Metric:
-        late = GaugeMetricFamily(
+        since = waiting_since(read_alias())
+        return _gauge(
             "durable_retention_late_seconds",
             "For how long the oldest run past its RETENTION has waited to be deleted; a minute or two is usual",
+            {} if since is None else _age(since, timezone.now()),
         )
-        if (since := waiting_since(read_alias())) is not None:
-            late.add_metric([], max(0.0, (timezone.now() - since).total_seconds()))
-        return late
 
     def _transaction_ids(self) -> Metric:
-        age = GaugeMetricFamily(
+        ids = transaction_ids(read_alias())
+        return _gauge(
             "durable_transaction_id_age",
             "How many transactions ago the oldest transaction that is not frozen began, of all databases of the server",
+            {} if ids is None else ids.age,
         )
-        if (ids := transaction_ids(read_alias())) is not None:
-            age.add_metric([], ids.age)
-        return age
 
     def _behind(self) -> Metric:
-        behind = GaugeMetricFamily(
-            "durable_database_behind_seconds",
-            "By how much the database is behind its mark, 0 if it is not: workers claim nothing while it is",
-        )
         row = DatabaseMark.objects.using(read_alias()).filter(pk=ONLY, mark_at__isnull=False).first()
         seconds = 0.0
         if row is not None and row.mark_at is not None:  # another database with this name may have come as far
             seconds = max((row.mark_at - row.written_at).total_seconds(), 1.0)
-        behind.add_metric([], seconds)
-        return behind
+        what = "By how much the database is behind its mark, 0 if it is not: workers claim nothing while it is"
+        return _gauge("durable_database_behind_seconds", what, seconds)
 
     def _due(self) -> list[Metric]:
-        count = GaugeMetricFamily(
-            "durable_due_runs", f"Runs that a worker could take now; {STATE_CAP} means that or more", labels=["queue"]
-        )
-        age = GaugeMetricFamily(
-            "durable_due_age_seconds", "For how long the longest of them has been due; 0 without one", labels=["queue"]
-        )
         now = timezone.now()
+        counts: dict[str, int] = {}
+        ages: dict[str, float] = {}
         for queue in queue_names():
-            due: RunQuerySet = Run.objects.using(read_alias()).filter(queue=queue).due(now)
-            oldest = due.order_by("wake_at", "id").values_list("wake_at", flat=True).first()
-            count.add_metric([queue], due.order_by("wake_at", "id").values("id")[:STATE_CAP].count() if oldest else 0)
-            age.add_metric([queue], max(0.0, (now - oldest).total_seconds()) if oldest else 0.0)
-        return [count, age]
+            due: RunQuerySet = Run.objects.using(read_alias()).filter(queue=queue).due(now).order_by("wake_at", "id")
+            oldest = due.values_list("wake_at", flat=True).first()
+            counts[queue] = due.values("id")[:STATE_CAP].count() if oldest else 0
+            ages[queue] = _age(oldest, now)
+        what = f"Runs that a worker could take now; {STATE_CAP} means that or more"
+        return [
+            _gauge("durable_due_runs", what, counts, "queue"),
+            _gauge(
+                "durable_due_age_seconds", "For how long the longest of them has been due; 0 without one", ages, "queue"
+            ),
+        ]
+
+
+def _age(since: datetime | None, now: datetime) -> float:
+    return 0.0 if since is None else max(0.0, (now - since).total_seconds())
+
+
+def _gauge(name: str, help: str, values: float | Mapping[Any, float], *labels: str) -> Metric:
+    """Return a gauge with one value, or with a value for each label or tuple of labels; {} for none."""
+    family = GaugeMetricFamily(name, help, labels=labels)
+    for key, value in (values if isinstance(values, Mapping) else {(): values}).items():
+        family.add_metric([key] if isinstance(key, str) else key, float(value))
+    return family
