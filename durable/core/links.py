@@ -222,6 +222,7 @@ class LinkState(StrEnum):
     EXPIRED = "expired"
     CLOSED = "closed"  # the run has ended, is rolling back, or has stopped to wait
     REPLACED = "replaced"  # a replay has taken back the operation that opened it
+    UNOPENED = "unopened"  # of an imported run, or of a copy: the run's next pass opens it, with a new address
 
 
 def state_of(link: LinkRecord, now: datetime, *, has_ended: bool, is_there: bool, is_used: bool) -> LinkState:

@@ -69,7 +69,11 @@ _STATES: Final[Mapping[LinkState, StrPromise]] = {
     LinkState.EXPIRED: gettext_lazy("expired"),
     LinkState.CLOSED: gettext_lazy("closed without an answer"),
     LinkState.REPLACED: gettext_lazy("replaced by a replay"),
+    LinkState.UNOPENED: gettext_lazy("has no address until the run goes on"),
 }
+
+
+_UNOPENED: Final = ShownLink(state=LinkState.UNOPENED, opened=0, expires_at=None, used_at=None, closed_at=None)
 
 
 def _links_of(run: Run, ids: Iterable[str]) -> dict[str, ShownLink]:
@@ -84,13 +88,17 @@ def note_links(run: Run, entries: Collection[Entry]) -> None:
     """Read the links among these entries of the run for `link_of`; one query, none without a link."""
     ids = {entry.pk: _id_of(entry) for entry in entries if entry.kind == EntryKind.LINK}
     links = _links_of(run, ids.values()) if ids else {}
+    has_ended = run.finished_at is not None or bool(run.state_after_rollback)
+    otherwise = None if has_ended else _UNOPENED  # nothing here says what became of the link where the run has ended
     for entry in entries:
         if entry.pk in ids:
-            vars(entry)[_NOTED] = links.get(ids[entry.pk])
+            vars(entry)[_NOTED] = links.get(ids[entry.pk], otherwise)
 
 
 def link_of(run: Run, entry: Entry) -> ShownLink | None:
-    """Return the link of an entry, None if it is none; one query, unless `note_links` has read it."""
+    """Return the link of an entry; one query, unless `note_links` has read it. None if it is none, or not of this
+    database: that of a run which had ended before it was imported.
+    """
     if entry.kind != EntryKind.LINK:
         return None
     if _NOTED not in vars(entry):

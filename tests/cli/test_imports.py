@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from durable import Break, Context, Continue, CriticalError, get_run, runtime, workflow
 from durable.core import registry
-from durable.models import Child, Entry, OperatorAction, QueueMessage, Run, RunKey, RunLimit
+from durable.models import Child, Entry, Link, OperatorAction, QueueMessage, Run, RunKey, RunLimit
 from tests.cli.conftest import Shell, Stage
 from tests.support.stores import in_force, settle
 
@@ -105,6 +105,33 @@ def test_an_operator_can_resume_one_on_purpose(shell: Shell, stage: Stage, file:
     get_run("open").resume()
     stage.settle("open")
     assert Run.objects.get(pk="open").state == "sleeping"
+
+
+@override_settings(DURABLE={"BASE_URL": "https://shop.example"})
+def test_a_link_gets_an_address_when_the_run_goes_on(shell: Shell, stage: Stage, tmp_path: Path) -> None:
+    """Until then its surfaces say that it has none: the address of the original answers the original alone."""
+
+    @workflow(name="imports.linked")
+    def linked(ctx: Context) -> Any:
+        link = ctx.link("paid", timeout="30 days")
+        return link.wait("answer")
+
+    try:
+        linked.using(id="linked").start()
+        stage.settle("linked")
+        path = tmp_path / "linked.jsonl"
+        path.write_text(shell("export", "linked", "--history").out, encoding="utf-8")
+        Run.objects.all().delete()
+        shell("import", str(path))
+        assert not Link.objects.exists()
+        assert "has no address until the run goes on" in shell("show", "linked").out
+        get_run("linked").resume()
+        stage.settle("linked")
+        [row] = Link.objects.filter(run="linked")
+        assert row.used_at is None
+        assert "open until" in shell("show", "linked").out
+    finally:
+        registry.registry.unregister(linked)
 
 
 def test_other_ids(shell: Shell, stage: Stage, file: Path) -> None:
