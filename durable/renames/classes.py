@@ -7,35 +7,28 @@ to a reader, docs/design/history-migrations.md why that is enough. Migration fil
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations.operations.base import Operation
-from django.db.migrations.state import ProjectState
-
 from durable.codec.classes import is_dataclass_type, is_enum_type, is_named_tuple_type, is_pydantic_type
-from durable.conf import conf
 from durable.core import clock
 from durable.core.names.recorded_names import Move, Moves, recorded_name
+from durable.renames.operations import OfRecords, all_migrations, moves_of
 
 
-class _Moved(Operation):
+class _Moved(OfRecords):
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
 
-    reversible = True
-    reduces_to_sql = False
-
+    table = "durable_movedname"
     #: The kind of the moved thing, in words.
     noun = ""
 
     def __init__(self, old: str, new: str, *, elidable: bool = False) -> None:
+        super().__init__(old, new, elidable=elidable)
         self.old = old
         self.new = new
         self.move = Move(recorded_name(old), recorded_name(new))
-        self.elidable = elidable  # type: ignore[misc]  # no class variable outside the stubs: Django sets it so too
         one, other = self.move
         if one == other:
             raise ValueError(f'"{old}" is where it is already')
@@ -44,30 +37,12 @@ class _Moved(Operation):
                 f'"{old}" and "{new}" are nested in each other: nothing moves into itself, or takes the place of both'
             )
 
-    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
-        """Return the operation as a migration file writes it."""
-        return type(self).__name__, [self.old, self.new], {"elidable": True} if self.elidable else {}
-
-    def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Leave the models as they are."""
-
-    def database_forwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
+    def apply_to(self, alias: str) -> None:
         """Record that both names stand for one class or function."""
-        alias = schema_editor.connection.alias
-        if alias != conf.DATABASE:
-            return
         from durable.models import MovedName, Run
         from durable.models.renames import recorded_moves
-        from durable.renames.operations import all_migrations, moves_of
         from durable.renames.rewriting import RenameRefused
 
-        if MovedName._meta.db_table not in schema_editor.connection.introspection.table_names():
-            raise RenameRefused(
-                f"the migration of {app_label} is applied before durable's own: add "
-                '("durable", "0002_routines") to its dependencies. Nothing was written.'
-            )
         known = Moves(recorded_moves(alias))
         if known.newest(self.move.old) == self.move.new:
             return  # recorded before
@@ -79,16 +54,8 @@ class _Moved(Operation):
             raise RenameRefused(f"{error}. Nothing was written.") from error
         MovedName.objects.using(alias).create(old=self.move.old, new=self.move.new, recorded_at=clock.now())
 
-    def database_backwards(
-        self,
-        app_label: str,  # noqa: ARG002  # Django's signature
-        schema_editor: BaseDatabaseSchemaEditor,
-        *_states: ProjectState,
-    ) -> None:
+    def take_back(self, alias: str) -> None:
         """Keep the record, because runs may have both names and the code reads both. Delete it if there are no runs."""
-        alias = schema_editor.connection.alias
-        if alias != conf.DATABASE:
-            return
         from durable.models import MovedName, Run
 
         if not Run.objects.using(alias).exists():
@@ -125,12 +92,6 @@ class _Moved(Operation):
         """Return what `migrate --plan` shows."""
         return f"Say that the recorded {self.noun} {self.old} is {self.new}"
 
-    @property
-    def migration_name_fragment(self) -> str:
-        """Return a part of a migration's name."""
-        digest = hashlib.sha256("\0".join(self.move).encode(errors="surrogatepass")).hexdigest()[:8]
-        return f"move_{self.noun.rpartition(' ')[2]}_{digest}"
-
 
 class MoveClass(_Moved):
     """Declare that a recorded class has moved: `MoveClass("shop.models.Order", "shop.orders.Order")`.
@@ -150,6 +111,7 @@ class MoveClass(_Moved):
     __module__ = "durable.migrations"
 
     noun = "class"
+    fragment = "move_class"
 
     def _problem(self, found: object) -> str | None:
         if found is None:
@@ -177,6 +139,7 @@ class MoveHandler(_Moved):
     __module__ = "durable.migrations"
 
     noun = "rollback handler"
+    fragment = "move_handler"
 
     def _problem(self, found: object) -> str | None:
         if found is None:

@@ -90,9 +90,7 @@ def _rewrite_views(alias: str, parameter: str, before: str, after: str) -> None:
 _OPEN = sorted(each.value for each in {*RunState} - ENDED)
 
 
-def rename_queue(
-    alias: str, old: str, new: str, *, is_back: bool = False, wait: float, say: Callable[[str], object]
-) -> None:
+def rename_queue(alias: str, old: str, new: str, *, is_back: bool, wait: float, say: Callable[[str], object]) -> None:
     """Make both names stand for one queue, and give its open runs the new one; with `is_back`, the old one.
 
     Runs whose rows are locked are tried again for `wait` seconds. Raises RenameRefused.
@@ -103,7 +101,8 @@ def rename_queue(
     if not is_known(alias, name):
         if is_back:
             return
-        _check(alias, name)
+        waking = Run.objects.using(alias).filter(queue=new, wake_at__isnull=False).exclude(state=RunState.PAUSED.value)
+        _refuse_taken(alias, name, waking.order_by("wake_at", "id"))
     with transaction.atomic(using=alias):
         record(alias, name, began_at)
         rewrite_references(alias, name.kind, before, after)
@@ -123,27 +122,24 @@ def rename_queue(
     )  # search all: a claim may search only new ones
 
 
-def _check(alias: str, name: Alias) -> None:
-    """Raise RenameRefused if the new name belongs to another queue."""
+_TAKEN: Final = {
+    AliasKind.QUEUE: '{user} is in a queue "{new}" already: it is another queue, or code that uses it runs before the migration '
+    "does. Choose another name, or let what has it end, and migrate before the new code runs. Nothing was written.",
+    AliasKind.WORKFLOW: 'the workflow of {user} has the name "{new}" already: it is that of another workflow, or code that uses '
+    "it runs before the migration does. Choose another name, or delete what has it and migrate before the new code runs. "
+    "Nothing was written.",
+}
+
+
+def _refuse_taken(alias: str, name: Alias, runs: RunQuerySet) -> None:
+    """Raise RenameRefused if the new name belongs to something else: to the first of these runs, or to a schedule."""
     if is_recorded(alias, name):
         return
-    what = _user_of(alias, name.new)
-    if what is not None:
-        raise RenameRefused(
-            f'{what} is in a queue "{name.new}" already: it is another queue, or code that uses it runs before the migration does. '
-            "Choose another name, or let what has it end, and migrate before the new code runs. Nothing was written."
-        )
-
-
-def _user_of(alias: str, new: str) -> str | None:
-    """Return what is already in a queue with the new name, or ""."""
-    waking = Run.objects.using(alias).filter(queue=new, wake_at__isnull=False).exclude(state=RunState.PAUSED.value)
-    if (run_id := waking.order_by("wake_at", "id").values_list("id", flat=True).first()) is not None:
-        return f'the run "{run_id}"'
-    schedules = Schedule.objects.using(alias).filter(queue=new)
-    if (name := schedules.order_by("name").values_list("name", flat=True).first()) is not None:
-        return f'the schedule "{name}"'
-    return None
+    schedules = Schedule.objects.using(alias).filter(**{name.kind.value: name.new}).order_by("name")
+    users = {"run": runs.values_list("id", flat=True), "schedule": schedules.values_list("name", flat=True)}
+    for what, found in users.items():
+        if (first := found.first()) is not None:
+            raise RenameRefused(_TAKEN[name.kind].format(user=f'the {what} "{first}"', new=name.new))
 
 
 def _batches(alias: str, queue: str, until: datetime) -> Iterator[list[str]]:
@@ -153,11 +149,7 @@ def _batches(alias: str, queue: str, until: datetime) -> Iterator[list[str]]:
     """
     for _look in range(2):
         for state in _OPEN:
-            yield from in_batches(_of_state(alias, queue, state).filter(created_at__lte=until))
-
-
-def _of_state(alias: str, queue: str, state: str) -> RunQuerySet:
-    return Run.objects.using(alias).filter(queue=queue, state=state)
+            yield from in_batches(Run.objects.using(alias).filter(queue=queue, state=state, created_at__lte=until))
 
 
 # -- priorities and shares
@@ -177,7 +169,7 @@ def _copy_shares(alias: str, before: str, after: str) -> None:
 
 
 def rename_workflow(
-    alias: str, old: str, new: str, *, is_back: bool = False, wait: float, say: Callable[[str], object]
+    alias: str, old: str, new: str, *, is_back: bool, wait: float, say: Callable[[str], object]
 ) -> None:
     """Make both names stand for one workflow, and give its runs the new one; with `is_back`, the old one.
 
@@ -189,36 +181,12 @@ def rename_workflow(
     if not is_known(alias, name):
         if is_back:
             return
-        _check_workflow(alias, name)
+        _refuse_taken(alias, name, Run.objects.using(alias).filter(workflow=new).order_by("created_at", "id"))
     with transaction.atomic(using=alias):
         record(alias, name, began_at)
         rewrite_references(alias, name.kind, before, after)
     _rewrite_runs(alias, before, after, began_at, wait, say)
     _rewrite_figures(alias, before, after)
-
-
-def _check_workflow(alias: str, name: Alias) -> None:
-    """Raise RenameRefused if the new name belongs to another workflow."""
-    if is_recorded(alias, name):
-        return
-    what = _user_of_workflow(alias, name.new)
-    if what is not None:
-        raise RenameRefused(
-            f'the workflow of {what} has the name "{name.new}" already: it is that of another workflow, or code that uses it runs before the '
-            "migration does. Choose another name, or delete what has it and migrate before the new code runs. Nothing was "
-            "written."
-        )
-
-
-def _user_of_workflow(alias: str, new: str) -> str | None:
-    """Return what already has a workflow with the new name, or ""."""
-    run_id = Run.objects.using(alias).filter(workflow=new).order_by("created_at", "id").values_list("id", flat=True)
-    if (found := run_id.first()) is not None:
-        return f'the run "{found}"'
-    schedules = Schedule.objects.using(alias)
-    if (name := schedules.filter(workflow=new).order_by("name").values_list("name", flat=True).first()) is not None:
-        return f'the schedule "{name}"'
-    return None
 
 
 # -- runs

@@ -28,8 +28,8 @@ from durable.core.names.renames import Alias, Aliases, AliasKind, Rename, check_
 from durable.core.registry import INTERNAL
 
 
-class _Renaming(Operation):
-    """A rename of recorded things.
+class OfRecords(Operation):
+    """An operation about recorded names, `names`.
 
     It does not change models, and can be interrupted, applied again and reversed.
     """
@@ -37,10 +37,70 @@ class _Renaming(Operation):
     reversible = True
     reduces_to_sql = False
 
-    def __init__(self, *names: str, wait: float, elidable: bool) -> None:
-        self._names = names
-        self.wait = wait
+    #: The table that the operation writes into first.
+    table: ClassVar[str]
+    fragment: ClassVar[str]
+
+    def __init__(self, *names: str, elidable: bool) -> None:
+        self.names = names
         self.elidable = elidable  # type: ignore[misc]  # no class variable outside the stubs: Django sets it so too
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        """Return the operation as a migration file writes it."""
+        return type(self).__name__, list(self.names), {"elidable": True} if self.elidable else {}
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Leave the models as they are."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Write into durable's database, which has to have its tables."""
+        connection = schema_editor.connection
+        if connection.alias != conf.DATABASE:
+            return
+        if self.table not in connection.introspection.table_names():
+            from durable.renames.rewriting import RenameRefused
+
+            raise RenameRefused(
+                f"the migration of {app_label} is applied before durable's own: add "
+                '("durable", "0002_routines") to its dependencies. Nothing was written.'
+            )
+        self.apply_to(connection.alias)
+
+    def database_backwards(
+        self,
+        app_label: str,  # noqa: ARG002  # Django's signature
+        schema_editor: BaseDatabaseSchemaEditor,
+        *_states: ProjectState,
+    ) -> None:
+        """Take the operation back in durable's database."""
+        if schema_editor.connection.alias == conf.DATABASE:
+            self.take_back(schema_editor.connection.alias)
+
+    def apply_to(self, alias: str) -> None:
+        """Do the operation in this database."""
+        raise NotImplementedError
+
+    def take_back(self, alias: str) -> None:
+        """Undo the operation in this database, as far as it can be."""
+        raise NotImplementedError
+
+    @property
+    def migration_name_fragment(self) -> str:
+        """Return a part of a migration's name."""
+        digest = hashlib.sha256("\0".join(self.names).encode(errors="surrogatepass")).hexdigest()[:8]
+        return f"{self.fragment}_{digest}"
+
+
+class _Renaming(OfRecords):
+    """A rename of recorded things. Both names continue to stand for one thing if it is reversed."""
+
+    table = "durable_renamedname"
+
+    def __init__(self, *names: str, wait: float, elidable: bool) -> None:
+        super().__init__(*names, elidable=elidable)
+        self.wait = wait
 
     @property
     def renames(self) -> list[Rename | Alias]:
@@ -49,52 +109,17 @@ class _Renaming(Operation):
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         """Return the operation as a migration file writes it."""
-        options: dict[str, Any] = {}
-        if self.wait != 60:
-            options["wait"] = self.wait
-        if self.elidable:
-            options["elidable"] = True
-        return type(self).__name__, list(self._names), options
+        name, args, options = super().deconstruct()
+        return name, args, ({"wait": self.wait} if self.wait != 60 else {}) | options
 
-    def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Leave the models as they are."""
+    def apply_to(self, alias: str) -> None:
+        self._rewrite(alias, is_back=False)
 
-    def database_forwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Rewrite the rows with the old name."""
-        self._apply(app_label, schema_editor, is_back=False)
-
-    def database_backwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Rewrite the rows with the new name. Both names continue to stand for one thing."""
-        self._apply(app_label, schema_editor, is_back=True)
-
-    def _apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *, is_back: bool) -> None:
-        connection = schema_editor.connection
-        if connection.alias != conf.DATABASE:
-            return
-        from durable.models import RenamedName
-        from durable.renames.rewriting import RenameRefused
-
-        if RenamedName._meta.db_table not in connection.introspection.table_names():
-            raise RenameRefused(
-                f"the migration of {app_label} is applied before durable's own: add "
-                '("durable", "0002_routines") to its dependencies. Nothing was written.'
-            )
-        self._rewrite(connection.alias, is_back=is_back)
+    def take_back(self, alias: str) -> None:
+        self._rewrite(alias, is_back=True)
 
     def _rewrite(self, alias: str, *, is_back: bool) -> None:
         raise NotImplementedError
-
-    @property
-    def migration_name_fragment(self) -> str:
-        """Return a part of a migration's name."""
-        digest = hashlib.sha256("\0".join(self._names).encode(errors="surrogatepass")).hexdigest()[:8]
-        return f"{self._fragment}_{digest}"
-
-    _fragment: ClassVar[str]
 
 
 class RenameStep(_Renaming):
@@ -117,7 +142,7 @@ class RenameStep(_Renaming):
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
 
-    _fragment = "rename_step"
+    fragment = "rename_step"
 
     def __init__(self, workflow: str, old: str, new: str, *, wait: float = 60, elidable: bool = False) -> None:
         _check_workflow(workflow)
@@ -192,7 +217,7 @@ class RenameWorkflow(_RenamingOfName):
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
 
-    _fragment = "rename_workflow"
+    fragment = "rename_workflow"
     kind = AliasKind.WORKFLOW
 
     def _check(self, name: str) -> None:
@@ -226,7 +251,7 @@ class RenameQueue(_RenamingOfName):
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
 
-    _fragment = "rename_queue"
+    fragment = "rename_queue"
     kind = AliasKind.QUEUE
 
     def _check(self, name: str) -> None:

@@ -315,17 +315,19 @@ def rewrite_runs(
 
 def _rewritten(alias: str, run_ids: Sequence[str], rewrite: Callable[[Sequence[str]], object]) -> list[str]:
     """Rewrite the runs in one transaction; return those whose rows another transaction has locked."""
-    features = connections[alias].features
-    runs = Run.objects.using(alias)
     with transaction.atomic(using=alias):
-        if features.has_select_for_update:
-            rows = runs.with_ids(run_ids).select_for_update(skip_locked=features.has_select_for_update_skip_locked)
-        else:
-            runs.lock_table()
-            rows = runs.with_ids(run_ids)
-        locked = list(rows.values_list("id", flat=True))
+        locked = list(_locked(alias, run_ids).values_list("id", flat=True))
         rewrite(locked)
     return sorted({*run_ids} - {*locked}) if len(locked) < len(run_ids) else []
+
+
+def _locked(alias: str, run_ids: Sequence[str]) -> RunQuerySet:
+    """Return the runs, to be read with their rows locked, without those that another transaction has locked."""
+    features, runs = connections[alias].features, Run.objects.using(alias)
+    if features.has_select_for_update:
+        return runs.with_ids(run_ids).select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+    runs.lock_table()
+    return runs.with_ids(run_ids)
 
 
 def _parts(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -364,9 +366,7 @@ _COLUMNS: Final[tuple[tuple[type[Model], str, str], ...]] = (
 _UNIQUE: Final = (StepSave, Reservation, Activity)
 
 
-def rename_step(
-    alias: str, rename: Rename, *, is_back: bool = False, wait: float, say: Callable[[str], object]
-) -> None:
+def rename_step(alias: str, rename: Rename, *, is_back: bool, wait: float, say: Callable[[str], object]) -> None:
     """Rewrite the records of a workflow's operation to the new name; with `is_back`, to the old one.
 
     Runs that workers have are tried again for `wait` seconds. Raises RenameRefused.
@@ -461,19 +461,10 @@ class _Rewriting:
         """Rewrite the runs in one transaction. Return the others, which workers have or other transactions have
         locked.
         """
-        connection = connections[self.alias]
         rewritten: list[str] = []
+        columns = ("id", "origins", "generations", "summary", "fence", "lease_expires_at", "workflow")
         with transaction.atomic(using=self.alias):
-            runs = Run.objects.using(self.alias)
-            if connection.features.has_select_for_update:
-                rows = runs.with_ids(run_ids).select_for_update(
-                    skip_locked=connection.features.has_select_for_update_skip_locked
-                )
-            else:
-                runs.lock_table()
-                rows = runs.with_ids(run_ids)
-            now = clock.now()
-            columns = ("id", "origins", "generations", "summary", "fence", "lease_expires_at", "workflow")
+            rows, now = _locked(self.alias, run_ids), clock.now()
             for run in rows.only(*columns):
                 if run.lease_expires_at is not None and run.lease_expires_at > now:
                     continue
@@ -481,7 +472,8 @@ class _Rewriting:
                 rewritten.append(run.id)
             if rewritten:
                 self._rewrite_records(rewritten)
-                self._outdate(rewritten)
+                # counts of the histories, and plans shown to operators, have the old name
+                Run.objects.using(self.alias).with_ids(rewritten).update(change_seq=F("change_seq") + 1)
         self.rewritten += len(rewritten)
         return [each for each in run_ids if each not in set(rewritten)] if len(rewritten) < len(run_ids) else []
 
@@ -496,10 +488,6 @@ class _Rewriting:
             changed["fence"] = run.fence + 1
         if changed:
             Run.objects.using(self.alias).filter(id=run.id).update(**changed)
-
-    def _outdate(self, run_ids: Sequence[str]) -> None:
-        """Invalidate counts of the histories, and plans shown to operators, that use the old name."""
-        Run.objects.using(self.alias).with_ids(run_ids).update(change_seq=F("change_seq") + 1)
 
     def _rewrite_records(self, run_ids: Sequence[str]) -> None:
         try:
