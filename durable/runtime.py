@@ -33,6 +33,13 @@ def _write_later(_saved: SavedDetails) -> None:
     """Do nothing: the worker's lease manager writes saved details once a second."""
 
 
+def send_chunk(chunk: StepChunk) -> None:
+    """Send what a step emits to its readers, through Redis."""
+    from durable.notifier import chunks  # few processes emit
+
+    chunks.send(chunk)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """The objects and functions that one process works with.

@@ -35,7 +35,7 @@ from durable.core.saves import StatusSlot
 from durable.execution.connections import DATABASE_TROUBLE, OpenTransactions
 from durable.instrumentation import observers
 from durable.link_tokens import new_link, token_of
-from durable.runtime import Runtime
+from durable.runtime import Runtime, send_chunk
 from durable.tag_hashes import stored_tags
 
 logger = logging.getLogger("durable.pass")
@@ -248,13 +248,6 @@ class Eviction:
         self._event.wait(seconds)
 
 
-def _to_redis(chunk: StepChunk) -> None:
-    """Send what a step emits to its readers."""
-    from durable.notifier import chunks  # few processes emit
-
-    chunks.send(chunk)
-
-
 class PassEnvironment:
     """The environment of one pass of `run`."""
 
@@ -287,7 +280,7 @@ class PassEnvironment:
         self.resolve: Callable[[str], Callable[..., Any]] = resolve_name
         self.on_save = at.on_save
         self._on_status = at.on_status
-        self._deliver_chunk = _to_redis if at.chunks is None else at.chunks.append
+        self._deliver_chunk = send_chunk if at.chunks is None else at.chunks.append
         self.stored_tags: Callable[[Mapping[str, str]], dict[str, str]] = stored_tags
         self.is_in_transaction = transactions.is_open
         self._hidden = HiddenTokens()
