@@ -7,8 +7,6 @@ from typing import Any
 
 from django.http import HttpResponse
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema_serializer
-from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -25,6 +23,7 @@ from durable.core.ids import MAX_REASON
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection.activities import read_stack
 from durable.listings.access import actor_of, admit, seen_by, seen_of, visible_run
+from durable.listings.history import ReplayPlan
 from durable.listings.problems import ProblemError
 from durable.listings.runs import RunReference
 from durable.listings.shapes import data_of
@@ -184,10 +183,6 @@ def _how(given: dict[str, Any]) -> dict[str, Any]:
     return {"in_place": given["in_place"], "plan_hash": given.get("plan_hash"), "as_id": given.get("id")}
 
 
-def _texts(help_text: str) -> serializers.ListField:
-    return serializers.ListField(child=serializers.CharField(), help_text=help_text)
-
-
 class PlanQuery(Query):
     """The location."""
 
@@ -197,77 +192,12 @@ class PlanQuery(Query):
     )
 
 
-class ReturnedMessageSerializer(serializers.Serializer[Any]):
-    """A message that becomes pending again."""
-
-    id = serializers.CharField()
-    queue = serializers.CharField()
-    wait = serializers.CharField(help_text="The location of the wait that had received it.")
-
-
-class StartsAgainSerializer(serializers.Serializer[Any]):
-    """Children that are started again, as new runs with new idempotency keys."""
-
-    location = serializers.CharField(
-        help_text="The operation that has started them, or a loop around it: of one whose older iterations are pruned, all "
-        "children are counted that were ever started in it."
-    )
-    workflow = serializers.CharField(help_text="The workflow of the children.")
-    number = serializers.IntegerField(help_text="How many.")
-
-
-class PlanCountsSerializer(serializers.Serializer[Any]):
-    """The length of each list of a plan."""
-
-    removed = serializers.IntegerField()
-    reruns = serializers.IntegerField()
-    resends = serializers.IntegerField()
-    starts = serializers.IntegerField()
-    started_children = serializers.IntegerField(help_text="The sum of the numbers of `starts`.")
-    kept = serializers.IntegerField()
-    siblings = serializers.IntegerField()
-    messages = serializers.IntegerField()
-    children = serializers.IntegerField()
-    not_compensated = serializers.IntegerField()
-
-
-@extend_schema_serializer(component_name="ReplayPlan")
-class PlanSerializer(serializers.Serializer[Any]):
-    """The effects of a replay. Each list has the first 50."""
-
-    run_id = serializers.CharField()
-    target = serializers.CharField(help_text="What was asked for.")
-    boundary = serializers.CharField(help_text="Where the run would go on.")
-    why = _texts("Why the boundary is not the target.")
-    removed = _texts("The entries that go.")
-    reruns = _texts("The steps among them, which run again when the code comes to them.")
-    resends = _texts("The sends among them, which are made again.")
-    starts = StartsAgainSerializer(
-        many=True,
-        help_text="The operations among them that start their children again: what the children before did stays, and is "
-        "done again.",
-    )
-    kept = _texts("The entries that stay.")
-    siblings = _texts("The branches beside the boundary whose records stay.")
-    messages = ReturnedMessageSerializer(many=True, help_text="The messages that return to the queue.")
-    children = _texts("The children that a replay in place cancels: what goes has started them.")
-    not_compensated = _texts(
-        "The completed steps with a rollback handler, and the children that are compensated with their parent, that go: their "
-        "handlers are not run."
-    )
-    refusals = _texts("What prevents a new run.")
-    in_place_refusals = _texts("What prevents a replay in place.")
-    notes = _texts("Further notes for the operator.")
-    counts = PlanCountsSerializer(help_text="How many there are of each list.")
-    hash = serializers.CharField(help_text="To be given to the replay, which refuses a stale one.")
-
-
 class PlanView(View):
     """The plan of a replay."""
 
     about = "actions"
 
-    @described(operation_id="plan_replay", parameters=[PlanQuery], responses=PlanSerializer)
+    @described(operation_id="plan_replay", parameters=[PlanQuery], responses=serializer_of(ReplayPlan))
     def get(self, request: Request, run_id: str) -> Response:
         """Return what replaying the run from `location` would remove, run again, and keep. Changes nothing.
 
@@ -277,4 +207,4 @@ class PlanView(View):
         query = PlanQuery.read(request.query_params)
         visible_run(request, run_id)
         plan = operations.plan_replay(run_id, query["location"], with_output=query["with_output"])
-        return Response(PlanSerializer(plan).data)
+        return Response(data_of(ReplayPlan, plan, seen_of(request)))

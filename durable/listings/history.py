@@ -1,4 +1,6 @@
-"""The history of a run: its entries with their attempts, a tree of them, its messages and its log."""
+"""The history of a run: its entries with their attempts, a tree and a waterfall of them, its messages and its log; and
+the plan of a replay.
+"""
 
 from __future__ import annotations
 
@@ -422,3 +424,127 @@ def _values(run: RunRow, entry: EntryRow) -> dict[str, Any]:
         return {"outputs": {name: outputs.get(name) for name in data.get("branches", {})}}
     named = {each.name: each for each in values}
     return {name: shown(named[name]) for name in _VALUES.get(kind, ())}
+
+
+class TimelineSpan(Shape):
+    """A span of time in a row."""
+
+    kind: str = field(
+        help='attempt, given, failed, backoff, sleep, wait, rollback, "rollback failed", moment, scope (all that is '
+        "inside) or folded (from the first member to the last)"
+    )
+    begins_at: datetime
+    ends_at: datetime | None
+
+
+class TimelineRow(Shape):
+    """A place of the history, or several that are folded into one row."""
+
+    place: str = field(help='A location; where it is folded, with "#" for numbers.')
+    title: str
+    kind: str = field(help="That of the entry, or iteration, branch or block.")
+    depth: int
+    status: str = field(help="That of the entry or of the worst one inside, or caught.")
+    is_folded: bool
+    count: int = field(help="Members of a folded row; 0 if their number is not known.")
+    location: str = field(help="That of its entry; empty if it has none or stands for several.")
+    opens: str = field(help="The `open` that shows what is inside; empty for nothing.")
+    begins_at: datetime
+    ends_at: datetime | None = field(help="Null while it goes on.")
+    p50: float | None = field(help="Seconds that half of the members took at most.")
+    p95: float | None = field(help="Seconds that 95 of 100 members took at most.")
+    failed: int = field(help="Entries that have failed, caught or not.")
+    failed_attempts: int = field(help="Those before a recovery are counted.")
+    note: str
+    spans: list[TimelineSpan]
+
+
+class TimelineMark(Shape):
+    """A mark of an operator's verb."""
+
+    at: datetime
+    title: str
+
+
+class TimelineGap(Shape):
+    """A long stretch in which no step was executed."""
+
+    begins_at: datetime
+    ends_at: datetime
+
+
+class Timeline(Shape):
+    """The waterfall of a run: at most 120 rows and 400 failed attempts, of the whole history."""
+
+    begins_at: datetime = field("axis.begins_at")
+    ends_at: datetime = field("axis.ends_at")
+    gaps: list[TimelineGap] = field("axis.gaps")
+    rows: list[TimelineRow]
+    marks: list[TimelineMark]
+    left_out: int = field(help="Rows that were too many; none of them has failed.")
+    attempts_left_out: int = field(help="Older failed attempts, which are counted only.")
+    is_sampled: bool = field(help="Durations are those of some entries; numbers are exact.")
+    more: int | None = field(help="The `after` of the next members of what is open.")
+
+
+class ReturnedMessage(Shape):
+    """A message that becomes pending again."""
+
+    id: str
+    queue: str
+    wait: str = field(help="The location of the wait that had received it.")
+
+
+class StartsAgain(Shape):
+    """Children that are started again, as new runs with new idempotency keys."""
+
+    location: str = field(
+        help="The operation that has started them, or a loop around it: of one whose older iterations are pruned, all "
+        "children are counted that were ever started in it."
+    )
+    workflow: str = field(help="The workflow of the children.")
+    number: int = field(help="How many.")
+
+
+class PlanCounts(Shape):
+    """The length of each list of a plan."""
+
+    removed: int
+    reruns: int
+    resends: int
+    starts: int
+    started_children: int = field(help="The sum of the numbers of `starts`.")
+    kept: int
+    siblings: int
+    messages: int
+    children: int
+    not_compensated: int
+
+
+class ReplayPlan(Shape):
+    """The effects of a replay. Each list has the first 50."""
+
+    run_id: str
+    target: str = field(help="What was asked for.")
+    boundary: str = field(help="Where the run would go on.")
+    why: list[str] = field(help="Why the boundary is not the target.")
+    removed: list[str] = field(help="The entries that go.")
+    reruns: list[str] = field(help="The steps among them, which run again when the code comes to them.")
+    resends: list[str] = field(help="The sends among them, which are made again.")
+    starts: list[StartsAgain] = field(
+        help="The operations among them that start their children again: what the children before did stays, and is "
+        "done again."
+    )
+    kept: list[str] = field(help="The entries that stay.")
+    siblings: list[str] = field(help="The branches beside the boundary whose records stay.")
+    messages: list[ReturnedMessage] = field(help="The messages that return to the queue.")
+    children: list[str] = field(help="The children that a replay in place cancels: what goes has started them.")
+    not_compensated: list[str] = field(
+        help="The completed steps with a rollback handler, and the children that are compensated with their parent, that go: "
+        "their handlers are not run."
+    )
+    refusals: list[str] = field(help="What prevents a new run.")
+    in_place_refusals: list[str] = field(help="What prevents a replay in place.")
+    notes: list[str] = field(help="Further notes for the operator.")
+    counts: PlanCounts = field(help="How many there are of each list.")
+    hash: str = field(help="To be given to the replay, which refuses a stale one.")
