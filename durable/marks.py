@@ -405,12 +405,10 @@ def publish(mark: Mark) -> None:
 
 
 def new_name() -> str:
-    """Return a random name for a database."""
     return secrets.token_hex(16)
 
 
 def new_token() -> str:
-    """Return a random token for a raise."""
     return secrets.token_hex(8)
 
 

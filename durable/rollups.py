@@ -36,7 +36,6 @@ CLASSES: Final = 4  # for each doubling
 
 
 def class_of(seconds: float) -> int:
-    """Return the class of a duration."""
     return math.floor(math.log(max(seconds, SHORTEST) / SHORTEST) / math.log(2) * CLASSES)
 
 

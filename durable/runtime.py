@@ -115,13 +115,11 @@ def is_replaced() -> bool:
 
 
 def activate(runtime: Runtime) -> None:
-    """Activate `runtime` until it is deactivated."""
     with _lock:
         _installed.append(runtime)
 
 
 def deactivate(runtime: Runtime) -> None:
-    """Deactivate `runtime`."""
     with _lock:
         _installed.remove(runtime)
 

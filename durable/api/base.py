@@ -213,7 +213,6 @@ def found(listing: Listing, seen: Seen, name: str) -> Any:
 
 
 def list_view(listing: Listing) -> Any:
-    """Return the endpoint of a listing."""
     return _view(listing, listed(listing), is_list=not listing.of_run)
 
 
@@ -230,7 +229,6 @@ def one_view(listing: Listing) -> Any:
 
 
 def listed(listing: Listing) -> Callable[..., Response]:
-    """Return the GET method of a listing."""
     form = query_of(listing) if listing.filters or listing.is_paged else None
 
     def get(self: View, request: Request, run_id: str | None = None) -> Response:

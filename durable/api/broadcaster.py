@@ -134,7 +134,6 @@ class Slots(Seats):
 
     @property
     def streams(self) -> int:
-        """The number of streams."""
         return len(self._taken)
 
     def take(self, owner: str) -> StreamSlot:
@@ -171,7 +170,6 @@ class Slots(Seats):
         return await asyncio.get_running_loop().run_in_executor(self._executor, _read_once, look)
 
     def release(self, seat: Seat) -> None:
-        """Release the seat, if it is taken."""
         with self._lock:
             super().release(seat)
             if not self._taken and self._executor is not None:

@@ -132,11 +132,9 @@ class Marks:
         return len(self.keys)
 
     def first(self, number: int) -> list[tuple[int, int]]:
-        """Return up to `number` pairs."""
         return list(zip(self.keys[:number], self.marks[:number], strict=True))
 
     def drop(self, number: int) -> None:
-        """Drop the first pairs."""
         del self.keys[:number], self.marks[:number]
 
 

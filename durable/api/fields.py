@@ -380,7 +380,6 @@ def checked_together(check: Callable[..., object], given: Mapping[str, Any]) -> 
 
 
 def query_of(listing: Listing) -> type[Query]:
-    """Return the query string of a listing."""
     return type("ListQuery", (PageQuery if listing.is_paged else Query,), filters_of(*listing.filters))
 
 

@@ -59,7 +59,6 @@ class Seats:
             return True
 
     def release(self, seat: Seat) -> None:
-        """Release the seat, if it is taken."""
         with self._lock:
             self._taken.discard(seat)
 

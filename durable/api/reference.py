@@ -67,7 +67,6 @@ def operations_by_subject(document: Mapping[str, Any]) -> list[tuple[str, list[O
 
 
 def schemas_of(document: Mapping[str, Any]) -> list[Schema]:
-    """Return the schemas by name."""
     return [
         Schema(name=name, text=_text(schema.get("description", "")), fields=list(_fields(schema)))
         for name, schema in document["components"]["schemas"].items()

@@ -101,7 +101,6 @@ class Negotiation(BaseContentNegotiation):
         return next((parser for parser in parsers if parser.media_type == wanted), None)
 
     def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
-        """Return the renderer and its type."""
         accepted = request.META.get("HTTP_ACCEPT", "").lower()
         for renderer in renderers:
             if renderer.media_type == EVENT_STREAM and EVENT_STREAM in accepted:

@@ -56,7 +56,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any
@@ -101,9 +101,7 @@ def check_settings(**_: object) -> list[CheckMessage]:
 
 def _check_setting(key: object, value: object) -> Iterator[CheckMessage]:
     if key not in conf.names:
-        nearest = difflib.get_close_matches(str(key).upper(), conf.names, n=1)
-        advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
-        hint = f"{advice}The keys are {', '.join(conf.names)}."
+        hint = f"{_nearest(str(key).upper(), conf.names)}The keys are {', '.join(conf.names)}."
         yield Error(f"DURABLE has the unknown key {key!r}.", hint=hint, id="durable.E002")
         return
     is_right, wanted = _WANTED[str(key)]
@@ -113,6 +111,12 @@ def _check_setting(key: object, value: object) -> Iterator[CheckMessage]:
         is_harmless = isinstance(value, bool | int | float | timedelta) and key not in _SECRETS
         found = repr(value) if is_harmless else f"a value of the type {type(value).__name__}"
         yield Error(f'DURABLE["{key}"] must be {wanted}, not {found}.', hint=hint, id="durable.E003")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """Return the beginning of a hint for an unknown name."""
+    nearest = difflib.get_close_matches(name, list(known), n=1)
+    return f'Did you mean "{nearest[0]}"? ' if nearest else ""
 
 
 def _is_number(value: object) -> bool:
@@ -128,20 +132,17 @@ def _is_positive_duration(value: object) -> bool:
     return _is_duration(value) and value not in (0, timedelta(0))
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def _are(value: object, is_one: Callable[[Any], object]) -> bool:
+    """Return whether a value is a list of what `is_one` accepts."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(map(is_one, value))
+
+
 def _are_keys(value: object) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str | bytes)
-        and all(isinstance(each, str | bytes) and each for each in value)
-    )
+    return _are(value, lambda each: isinstance(each, str | bytes) and each)
 
 
 def _are_error_classes(value: object) -> bool:
@@ -149,9 +150,7 @@ def _are_error_classes(value: object) -> bool:
         return False
     try:
         error_classes(tuple(value))
-    except ImproperlyConfigured:
-        return False
-    except TypeError:  # not hashable
+    except (ImproperlyConfigured, TypeError):  # TypeError: not hashable
         return False
     return True
 
@@ -181,24 +180,8 @@ def _is_ask_timeout(value: object) -> bool:
         return False
 
 
-def _are_dotted_names(value: object) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str | bytes)
-        and all(isinstance(each, str) and each.removesuffix(".").replace(".", "_").isidentifier() for each in value)
-    )
-
-
-def _are_names(value: object) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str | bytes)
-        and all(isinstance(each, str) and each for each in value)
-    )
-
-
-def _is_build_or_none(value: object) -> bool:
-    return value is None or (isinstance(value, str) and 0 < len(value) <= MAX_BUILD)
+def _is_dotted_name(value: object) -> bool:
+    return isinstance(value, str) and value.removesuffix(".").replace(".", "_").isidentifier()
 
 
 def _is_function_or_none(value: object) -> bool:
@@ -227,14 +210,11 @@ _BINDINGS = ("off", "accept", "require")
 _SECRETS = frozenset({"ENCRYPTION_KEYS", "METRICS_TOKEN"})
 
 _Wanted = tuple[Callable[[object], bool], str]
-_COUNT: _Wanted = (_is_count, "a whole number from 1 on")
+_COUNT: _Wanted = (lambda value: _is_number(value) and isinstance(value, int) and value >= 1, "a whole number from 1 on")
+_FLAG: _Wanted = (lambda value: isinstance(value, bool), "True or False")
 _TEXT: _Wanted = (_is_text, "a text that is not empty")
 _DURATION: _Wanted = (_is_duration, "seconds from 0 on or a timedelta")
 _POSITIVE: _Wanted = (_is_positive_duration, "seconds above 0 or a timedelta")
-
-
-def _is_number_of_partitions(value: Any) -> bool:
-    return type(value) is int and may_be_partitions(value)
 
 
 def _are_limits(value: Any) -> bool:
@@ -283,10 +263,10 @@ _WANTED: Mapping[str, _Wanted] = {
     "SHORT_SLEEP": _DURATION,
     "LEASE": _POSITIVE,
     "SWEEP_INTERVAL": _POSITIVE,
-    "REDIS": (lambda value: isinstance(value, bool), "True or False"),
-    "EMBEDDED": (lambda value: isinstance(value, bool), "True or False"),
-    "LISTEN": (lambda value: isinstance(value, bool), "True or False"),
-    "NOTIFY_IN_TESTS": (lambda value: isinstance(value, bool), "True or False"),
+    "REDIS": _FLAG,
+    "EMBEDDED": _FLAG,
+    "LISTEN": _FLAG,
+    "NOTIFY_IN_TESTS": _FLAG,
     "POLL_INTERVAL": _POSITIVE,
     "MAX_BRANCH_THREADS": _COUNT,
     "MAX_CRASHES": _COUNT,
@@ -304,10 +284,16 @@ _WANTED: Mapping[str, _Wanted] = {
     "PRIORITIES": (_are_priorities, 'a dict of lengths of at most a day by name, such as {"high": "10 min"}'),
     "TAGS": (_are_kinds_of_tags, 'a dict of "hashed" or "clear" by names of tags, such as {"email": "hashed"}'),
     "CARRY": (_are_carriers, 'a dict of dotted paths by name, such as {"tenant": "shop.tenants.carry"}'),
-    "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
+    "BUILD": (
+        lambda value: value is None or (isinstance(value, str) and 0 < len(value) <= MAX_BUILD),
+        "a text of 1 to 200 characters, or None",
+    ),
     "DATABASE": _TEXT,
     "READ_DATABASE": (lambda value: isinstance(value, str), 'an alias in DATABASES, or ""'),
-    "PARTITIONS": (_is_number_of_partitions, f"0, or a whole number from 2 to {MOST_PARTITIONS}"),
+    "PARTITIONS": (
+        lambda value: type(value) is int and may_be_partitions(value),
+        f"0, or a whole number from 2 to {MOST_PARTITIONS}",
+    ),
     "MARK": (lambda value: isinstance(value, str), 'the path of a file, or ""'),
     "BASE_URL": (_is_base_url, 'an address such as "https://shop.example", or ""'),
     "LINK_BODY_BYTES": _COUNT,
@@ -315,7 +301,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,
     "PREPARED_STATEMENTS": (lambda value: isinstance(value, bool) or value == "auto", '"auto", True or False'),
-    "OTHER_JOBS": (_are_dotted_names, 'a list of dotted names, such as ["shop.jobs."]'),
+    "OTHER_JOBS": (lambda value: _are(value, _is_dotted_name), 'a list of dotted names, such as ["shop.jobs."]'),
     "RETENTION": (
         lambda value: value is None or isinstance(value, Mapping) or _is_positive_duration(value),
         "seconds above 0, a timedelta, None, or a dict of them by state and workflow",
@@ -324,7 +310,7 @@ _WANTED: Mapping[str, _Wanted] = {
         lambda value: value is None or (type(value) is int and value >= 0),
         "a whole number from 0 on, or None",
     ),
-    "API_WORKFLOWS": (lambda value: value is None or _are_names(value), "a list of names, or None"),
+    "API_WORKFLOWS": (lambda value: value is None or _are(value, _is_text), "a list of names, or None"),
     "API_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
     "ADMIN_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
     "EVENTS_KEPT": _POSITIVE,
@@ -340,10 +326,8 @@ assert set(conf.names) == set(_WANTED) >= DURATIONS
 @register(TAG)
 def check_carriers(**_: object) -> list[CheckMessage]:
     """Check that each carrier of `CARRY` can be imported or made, and saves and restores."""
-    if not _are_carriers(conf.CARRY):
-        return []  # E003 reports it
-    if not conf.CARRY:
-        return []
+    if not conf.CARRY or not _are_carriers(conf.CARRY):
+        return []  # nothing to check, or E003 reports it
     from durable import carriers  # few projects need it
 
     found: list[CheckMessage] = []
@@ -522,9 +506,7 @@ def check_database(**_: object) -> list[CheckMessage]:
 def _check_alias(name: str, alias: str) -> Iterator[CheckMessage]:
     if not _is_text(alias) or alias in settings.DATABASES:
         return
-    nearest = difflib.get_close_matches(alias, settings.DATABASES, n=1)
-    advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
-    hint = f"{advice}DATABASES has {', '.join(settings.DATABASES) or 'none'}."
+    hint = f"{_nearest(alias, settings.DATABASES)}DATABASES has {', '.join(settings.DATABASES) or 'none'}."
     yield Error(f'DURABLE["{name}"], "{alias}", is not an alias in DATABASES.', hint=hint, id="durable.E006")
 
 
@@ -743,9 +725,7 @@ def check_retention(**_: object) -> list[CheckMessage]:
     messages: list[CheckMessage] = []
     for name in policy.workflows:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
-            hint = f"{advice}If runs of it are left over, keep the line and silence this check."
+            hint = f"{_nearest(name, known)}If runs of it are left over, keep the line and silence this check."
             messages.append(Warning(f'RETENTION names no workflow: "{name}".', hint=hint, id="durable.W086"))
     return messages
 

@@ -72,7 +72,6 @@ class StepLines(Observer):
     # -- calls of the observer
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds:  # noqa: ARG002 - an observer's signature
-        """Begin to report a pass."""
         pass_state = _Pass(run)
         with self._lock:
             self._passes[run.id] = pass_state
@@ -86,7 +85,6 @@ class StepLines(Observer):
         return ends
 
     def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
-        """Time a call."""
         began = time.monotonic()
         with self._lock:
             if (pass_state := self._passes.get(run.id)) is not None:
@@ -101,7 +99,6 @@ class StepLines(Observer):
         return ends
 
     def event_happened(self, run: RunRecord, event: Event) -> None:
-        """Report a recorded failure."""
         with self._lock:
             if (pass_state := self._passes.get(run.id)) is None:
                 return

@@ -79,7 +79,6 @@ class ListCommand:
 
     @property
     def subcommand(self) -> Subcommand:
-        """The subcommand."""
         return Subcommand(self.name, self.help, self._run, [*self.arguments, *self._arguments()])
 
     def _arguments(self) -> Iterator[Argument]:

@@ -112,7 +112,6 @@ class Output:
         self.stdout.write(run_id)
 
     def line(self, text: object = "") -> None:
-        """Print one line of text."""
         self.stdout.write(safe(text))
 
     def text(self, text: object) -> None:

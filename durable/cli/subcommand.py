@@ -52,7 +52,6 @@ class Subcommand:
     alias: str = ""
 
     def configure(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
         for each in self.arguments:
             each(parser)
 

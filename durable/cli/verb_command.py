@@ -213,7 +213,6 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
 
 
 def _said(among: Iterable[Option], options: Namespace) -> dict[str, Any]:
-    """Return the options that say something."""
     return {each.name: value for each in among if each.is_said(value := getattr(options, each.name))}
 
 

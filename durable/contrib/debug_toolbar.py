@@ -139,7 +139,6 @@ class DurablePanel(Panel):
         _lines.set(self._own)
 
     def disable_instrumentation(self) -> None:
-        """Record no more."""
         _lines.set(None)
 
     def generate_stats(self, request: HttpRequest, response: HttpResponseBase) -> None:

@@ -147,7 +147,6 @@ class _Scopes(Observer):
     """An observer that gives each pass an isolation scope: no breadcrumbs of the worker's other runs."""
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
-        """Enter a scope."""
         if _integration() is None:
             return None
         block = sentry_sdk.isolation_scope()

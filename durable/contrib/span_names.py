@@ -46,7 +46,6 @@ class WorkflowNames:
     """`workflow.*`, as several workflow engines name their spans. No convention of OpenTelemetry has these names."""
 
     def of_pass(self, run: RunRecord) -> Attributes:
-        """Return the names of the workflow and the run."""
         return {"workflow.name": run.workflow, "workflow.run.id": run.id}
 
     def of_end(self, run: RunRecord, outcome: PassOutcome) -> Attributes:
@@ -71,7 +70,6 @@ class GenAINames:
     tools: Collection[str] = ()
 
     def of_pass(self, run: RunRecord) -> Attributes:
-        """Return the operation and the name of the workflow; nothing for other workflows."""
         if not _is_among(run.workflow, self.workflows):
             return {}
         return {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": run.workflow}
@@ -123,7 +121,6 @@ class _Naming(Observer):
         return ends
 
     def call_begins(self, run: RunRecord, call: Call) -> None:
-        """Name the span of the call."""
         span = trace.get_current_span()
         for each in self._names:
             span.set_attributes(each.of_call(run, call))

@@ -89,7 +89,6 @@ def install(observer: Observer) -> None:
 
 
 def uninstall(observer: Observer) -> None:
-    """Stop calling `observer`."""
     global _installed
     _installed = tuple(each for each in _installed if each is not observer)
 

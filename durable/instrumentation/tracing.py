@@ -76,11 +76,9 @@ class Tracing:
         self._newest: OrderedDict[str, SpanContext] = OrderedDict()
 
     def connect(self) -> None:
-        """Start tracing."""
         observers.install(self)
 
     def disconnect(self) -> None:
-        """Stop tracing."""
         observers.uninstall(self)
 
     # -- passes

@@ -277,7 +277,6 @@ def _builtin(name: str, node: ast.Call, args: Sequence[Result], origins: frozens
 
 
 def all_origins(results: Sequence[Result]) -> frozenset[Origin]:
-    """Return the origins of all."""
     return _NONE.union(*(each.origins for each in results))
 
 

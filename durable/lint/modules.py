@@ -403,7 +403,6 @@ class Module:
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
-        """Each node's parent."""
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
     @cached_property
@@ -554,7 +553,6 @@ class Project:
         return External(name)
 
     def member(self, owner: Value, name: str, hops: int = 0) -> Value:
-        """Return the value of an attribute."""
         if hops > _MAX_HOPS:
             return None
         if isinstance(owner, External):

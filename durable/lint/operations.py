@@ -97,14 +97,12 @@ class Arguments:
 
     @property
     def name(self) -> ast.expr | None:
-        """The expression of the name."""
         if self.node.args:
             return self.node.args[0]
         return next((each.value for each in self.node.keywords if each.arg == "name"), None)
 
     @property
     def name_result(self) -> Result:
-        """The result of reading the name."""
         return self.of(0, "name")
 
     def of(self, position: int, keyword: str) -> Result:

@@ -42,7 +42,6 @@ class Reader(Expressions):
         self._left = _MAX_STATEMENTS
 
     def read(self, function: Function, outer: Env | None) -> None:
-        """Read the whole workflow."""
         scope = Scope("root")
         node = function.node
         parameters = [*node.args.posonlyargs, *node.args.args]
@@ -134,7 +133,6 @@ class Reader(Expressions):
             self.statement(statement, frame)
 
     def statement(self, node: ast.stmt, frame: Frame) -> None:
-        """Read one statement."""
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._define(node, frame)

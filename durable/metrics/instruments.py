@@ -99,14 +99,12 @@ class Instruments:
         )
 
     def connect(self) -> None:
-        """Start counting."""
         observers.install(self)
         signals.run_changed.connect(self._on_change)
         signals.step_failed.connect(self._on_step_failed)
         signals.rollback_failed.connect(self._on_rollback_failed)
 
     def disconnect(self) -> None:
-        """Stop counting."""
         observers.uninstall(self)
         signals.run_changed.disconnect(self._on_change)
         signals.step_failed.disconnect(self._on_step_failed)
@@ -133,7 +131,6 @@ class Instruments:
         return ends
 
     def call_begins(self, run: RunRecord, call: Call) -> CallEnds:
-        """Count the call at its end."""
         kind = "rollback" if call.is_rollback else "step"
         began = time.perf_counter()
 
@@ -144,7 +141,6 @@ class Instruments:
         return ends
 
     def run_started(self, run: RunRecord) -> None:
-        """Count the run."""
         self.started.labels(run.workflow).inc()
 
     def event_happened(self, _run: RunRecord, event: Event) -> None:

@@ -44,7 +44,6 @@ class Stream(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """The key in Redis."""
         return f"durable:stream:{self.run_id}:{self.location}".encode(errors="surrogatepass")
 
 

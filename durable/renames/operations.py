@@ -104,7 +104,6 @@ class _Renaming(OfRecords):
 
     @property
     def renames(self) -> list[Rename | Alias]:
-        """The renames that the operation makes."""
         raise NotImplementedError
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
@@ -156,7 +155,6 @@ class RenameStep(_Renaming):
 
     @property
     def renames(self) -> list[Rename | Alias]:
-        """The renames that the operation makes."""
         return [Rename(self.workflow, self.old, self.new)]
 
     def _rewrite(self, alias: str, *, is_back: bool) -> None:
@@ -189,7 +187,6 @@ class _RenamingOfName(_Renaming):
 
     @property
     def renames(self) -> list[Rename | Alias]:
-        """The renames that the operation makes."""
         return [Alias(self.kind, self.old, self.new)]
 
     def describe(self) -> str:

@@ -168,7 +168,6 @@ class _Reading:
             self._mailbox = self._opened()
 
     def close(self) -> None:
-        """Leave the hub."""
         self._mailbox.close()
 
 
