@@ -30,8 +30,8 @@ from durable.api.long_poll import MAX_WAIT, wait_for
 from durable.api.requests import EVENT_STREAM, EventStreamRenderer, JSONRenderer
 from durable.api.schema import M, ProblemSerializer, described
 from durable.core.errors import RunNotFoundError
-from durable.inspection.payloads import of_stream
 from durable.inspection.counting import MAX_BYTES
+from durable.inspection.payloads import of_stream
 from durable.listings.access import is_limited, may, owner_of, visible_run, visible_runs
 from durable.listings.problems import CONTENT_TYPE
 from durable.models import Run

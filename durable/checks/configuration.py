@@ -210,7 +210,10 @@ _BINDINGS = ("off", "accept", "require")
 _SECRETS = frozenset({"ENCRYPTION_KEYS", "METRICS_TOKEN"})
 
 _Wanted = tuple[Callable[[object], bool], str]
-_COUNT: _Wanted = (lambda value: _is_number(value) and isinstance(value, int) and value >= 1, "a whole number from 1 on")
+_COUNT: _Wanted = (
+    lambda value: _is_number(value) and isinstance(value, int) and value >= 1,
+    "a whole number from 1 on",
+)
 _FLAG: _Wanted = (lambda value: isinstance(value, bool), "True or False")
 _TEXT: _Wanted = (_is_text, "a text that is not empty")
 _DURATION: _Wanted = (_is_duration, "seconds from 0 on or a timedelta")
