@@ -17,6 +17,7 @@ from durable.cli.subcommand import (
     JSON_HELP,
     KEYWORDS,
     REVISION,
+    acting,
     argument,
     confirm,
     duration,
@@ -177,7 +178,8 @@ def told_of_tick(tick: Tick, output: Output) -> int:
     REVISION,
 )
 def backfill_command(options: Namespace, output: Output) -> int:
-    planned = verbs.plan_backfill(options.name, options.since, options.until)
+    with acting(options):
+        planned = verbs.plan_backfill(options.name, options.since, options.until)
     count = plural(len(planned.moments), "run")
     if options.dry_run:
         output.line(f"{count} would be started, {planned.existing} of the moments have one already")
@@ -185,7 +187,9 @@ def backfill_command(options: Namespace, output: Output) -> int:
     if not options.yes:
         need_terminal("a backfill starts many runs: look with --dry-run, then say --yes")
         confirm(output, f"Start {count} of the schedule {options.name}?")
-    for tick in verbs.backfill(options.name, options.since, options.until):
+    with acting(options):
+        ticks = verbs.backfill(options.name, options.since, options.until)
+    for tick in ticks:
         if tick.run_id:
             output.id(tick.run_id)
         else:
@@ -216,19 +220,20 @@ _SETTINGS: Final = (
     REVISION,
 )
 def create_command(options: Namespace, output: Output) -> int:
-    made = verbs.create(
-        options.name,
-        options.workflow,
-        options.rule,
-        args=options.arguments,
-        kwargs=dict(options.keyword),
-        queue=options.queue or "",
-        zone=options.zone,
-        overlap=options.overlap,
-        catch_up=options.catch_up,
-        window=options.window,
-        jitter=options.jitter,
-    )
+    with acting(options):
+        made = verbs.create(
+            options.name,
+            options.workflow,
+            options.rule,
+            args=options.arguments,
+            kwargs=dict(options.keyword),
+            queue=options.queue or "",
+            zone=options.zone,
+            overlap=options.overlap,
+            catch_up=options.catch_up,
+            window=options.window,
+            jitter=options.jitter,
+        )
     output.say(f'The schedule "{made.name}" is created; its next moment is {made.next_at}.')
     return Exit.OK
 
@@ -245,18 +250,19 @@ def create_command(options: Namespace, output: Output) -> int:
     REVISION,
 )
 def edit_command(options: Namespace, output: Output) -> int:
-    edited = verbs.edit(
-        options.name,
-        rule=options.rule,
-        zone=options.zone,
-        queue=options.queue,
-        args=options.arg,
-        kwargs=dict(options.keyword) or None,
-        overlap=options.overlap,
-        catch_up=options.catch_up,
-        window=options.window,
-        no_window=options.no_window,
-        jitter=options.jitter,
-    )
+    with acting(options):
+        edited = verbs.edit(
+            options.name,
+            rule=options.rule,
+            zone=options.zone,
+            queue=options.queue,
+            args=options.arg,
+            kwargs=dict(options.keyword) or None,
+            overlap=options.overlap,
+            catch_up=options.catch_up,
+            window=options.window,
+            no_window=options.no_window,
+            jitter=options.jitter,
+        )
     output.say(f'The schedule "{edited.name}" is changed; its next moment is {edited.next_at}.')
     return Exit.OK
