@@ -76,7 +76,7 @@ def refusable() -> Iterator[None]:
 
 @contextmanager
 def acting(options: Namespace) -> Iterator[None]:
-    """Act in the block as the options of `add_acting` and `add_revision` say. Raises RefusedError, CommandError."""
+    """Act in the block as the options of `ACTING` and `REVISION` say. Raises RefusedError, CommandError."""
     actor, expected = shell_actor(options.user), getattr(options, "revision", None)
     with refusable(), acting_as(actor, reason=options.reason, expected=expected):
         yield
