@@ -317,6 +317,8 @@ class Journal:
             node = self._place(entry.location)
             if node.entry is not None:  # two entries with names that a rename has made one
                 self.doubled.append((node.entry.location, entry.location))
+            if node.location == entry.location:
+                node.location = entry.location  # one text instead of two equal ones
             node.entry = entry
             if LIMIT in entry.data:
                 self._has_limited_steps = True

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Protocol
@@ -34,6 +34,7 @@ from durable.store import sessions
 
 Row = tuple[str | None, ...]
 
+_AT_ONCE: Final = 1000  # rows of a stream that libpq holds
 _USES: Final = 6  # calls of a function by a connection after which preparing it pays
 _FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not exist
 _KNOWN: Final = b"42P05"  # SQLSTATE of one that exists already
@@ -291,6 +292,26 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
             statement, parameters, prepare=False, binary=True
         )
         return fetched(cursor)
+
+
+def streamed(alias: str, statement: str, parameters: Mapping[str, Any]) -> Iterable[tuple[Any, ...]] | None:
+    """Return the rows of a statement that only reads, as they come: neither they nor libpq's copy are all in memory.
+
+    Return None as `rows` does. Raises DataError for a time that Python cannot read.
+    """
+    connection: Any = connections[alias]
+    if connection.in_atomic_block or not psycopg.capabilities.has_stream_chunked():
+        return rows(alias, statement, parameters)  # what ends a stream early breaks the transaction
+    if sessions.is_observed(connection) or connection.timezone is not UTC:
+        return None
+    return _streamed(connection, statement, parameters)
+
+
+def _streamed(connection: Any, statement: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    with sessions.not_noted(connection), connection.wrap_database_errors:
+        _make_ready(connection)
+        cursor = psycopg.Cursor(sessions.driver_connection(connection))
+        yield from cursor.stream(statement, parameters, binary=True, size=_AT_ONCE)
 
 
 def fetched(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:

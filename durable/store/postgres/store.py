@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import Error, IntegrityError, InternalError, connections, transaction
+from django.db import DataError, Error, IntegrityError, InternalError, connections, transaction
 
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
@@ -221,10 +221,13 @@ class PostgresStore(DatabaseStore):
 
     def load(self, run_id: str) -> History:
         parameters = {"run": pack(run_id)}
-        found = libpq.rows(self.alias, sql.LOAD, parameters)
-        if found is None:
-            found = [with_moments(row) for row in self._rows(sql.LOAD_NUMBERS, parameters)]
-        return to_history(found)
+        try:
+            found = libpq.streamed(self.alias, sql.LOAD, parameters)
+            if found is not None:
+                return to_history(found)
+        except DataError:  # a time that Python cannot read
+            pass
+        return to_history(map(with_moments, self._rows(sql.LOAD_NUMBERS, parameters)))
 
     def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, History]:
         parameters = {"runs": [pack(each) for each in run_ids], "most": most, "size": size}

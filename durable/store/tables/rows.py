@@ -7,9 +7,10 @@ that each column is declared once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from sys import intern
 from typing import Any, Final
 
 from django.db import models
@@ -278,17 +279,26 @@ def limits_json(runs: Iterable[RunRecord]) -> str:
     return json_rows({"run_id": pack(run_id), **LIMITS.dumped(limits)} for run_id, limits in limited)
 
 
-def to_history(rows: Sequence[Sequence[Any]]) -> History:
+def to_history(rows: Iterable[Sequence[Any]]) -> History:
     """Return the history from rows of ENTRY_FIELDS, LIMITS_AS_ENTRY and SAVED_AS_ENTRY."""
-    beside = [row for row in rows if row[0] is None]
+    beside: list[Sequence[Any]] = []
+
+    def of_entries() -> Iterator[Sequence[Any]]:
+        for row in rows:
+            if row[0] is None:
+                beside.append(row)
+            else:
+                yield row
+
+    entries = to_entries(of_entries())
     if not beside:
-        return History(to_entries(rows))
+        return History(entries)
     found = [(row[_KIND_AT], json.loads(row[_DATA_AT])) for row in beside]
     limits = next((_to_limits(data) for kind, data in found if kind == OF_LIMITS), None)
     saved = [
         SavedDetails(**SAVED.loaded([data[name] for name in SAVED.names])) for kind, data in found if kind == OF_SAVED
     ]
-    return History(to_entries([row for row in rows if row[0] is not None]), limits, saved)
+    return History(entries, limits, saved)
 
 
 def _to_limits(row: Mapping[str, Any]) -> RunLimits:
@@ -307,21 +317,25 @@ def _moment(text: str) -> datetime:
         return EARLIEST if text.startswith("-") or text.endswith("BC") else LATEST
 
 
+#: The data of most entries, which all of them share: no entry's data is ever changed in place.
+_NO_DATA: Final[dict[str, Any]] = {}
+
+
 def to_entries(rows: Iterable[Sequence[Any]]) -> list[EntryRecord]:
-    """Return entries from rows of `ENTRY_FIELDS`. This conversion has to be fast."""
+    """Return entries from rows of `ENTRY_FIELDS`. This conversion has to be fast, and what it returns small."""
     return [
         EntryRecord(
             unpack(location),
-            kind,
+            intern(kind),
             ordinal,
             created_at,
-            status,
+            intern(status),
             attempts,
             None if output is None else unpack(output),
             None if arguments is None else unpack(arguments),
-            load_json(data),
+            _NO_DATA if data == "{}" else load_json(data),
             None if error is None else load_error(error),
-            last_attempt_at,
+            created_at if last_attempt_at == created_at else last_attempt_at,
             next_attempt_at,
             completed_at,
             finished_ordinal,
