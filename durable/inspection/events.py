@@ -98,10 +98,9 @@ def list_events(
         for each in (*_of_row(run), *_of_stopped_compensation(run))
         if _is_behind(each.key, after, is_newest_first=is_newest_first)
     ]
-    for rank, source in _SOURCES.items():
-        found += source(run, _Slice(rank, after, is_newest_first))
-    what = f"events {is_newest_first} {after or ''}"
-    read: Callable[[], Sequence[Event]] = partial(_known_of_entries, run, after, is_newest_first=is_newest_first)
+    found += _acted(run, _Slice(_ACTED, after, is_newest_first))
+    what = f"events {is_newest_first} {after or ''} {run.message_count}"
+    read: Callable[[], Sequence[Event]] = partial(_known_of_history, run, after, is_newest_first=is_newest_first)
     found += remembered(run, what, read, lambda _: entries)
     found.sort(key=attrgetter("key"), reverse=is_newest_first)
     page = _in_full(run, found[:PAGE])
@@ -168,13 +167,13 @@ def _of_stopped_compensation(run: Run) -> Iterator[Event]:
 def _failed(run: Run, part: _Slice) -> Iterator[Event]:
     found = Attempt.objects.using(read_alias()).filter(run=run)
     for key, (location, number, worker) in part.of(found, "finished_at", "location", "number", "worker"):
-        yield Event(key=key, what="attempt failed", kind="step", location=location, attempt=number, by=worker)
+        yield Event(key=key, what=_WHAT[_FAILED], kind="step", location=location, attempt=number, by=worker)
 
 
 def _sent(run: Run, part: _Slice) -> Iterator[Event]:
     found = QueueMessage.objects.using(read_alias()).filter(run=run)
     for key, (queue, location) in part.of(found, "sent_at", "queue", "received_by", row="order"):
-        yield Event(key=key, what="message sent", location=location, detail=unescape(queue))
+        yield Event(key=key, what=_WHAT[_SENT], location=location, detail=unescape(queue))
 
 
 def _acted(run: Run, part: _Slice) -> Iterator[Event]:
@@ -197,45 +196,61 @@ _ENDED: Final = 8
 #: The first pages that are stored.
 _OLDEST_FIRST: Final = "oldest first"
 _NEWEST_FIRST: Final = "newest first"
-_SOURCES: Final[Mapping[int, Callable[[Run, _Slice], Iterator[Event]]]] = {
-    _SENT: _sent,
-    _ACTED: _acted,
-    _FAILED: _failed,
-}
 _OF_ENTRIES: Final[Mapping[int, tuple[str, str]]] = {
     _BEGAN: ("created_at", "began"),
     _COMPLETED: ("completed_at", "completed"),
     _COMPENSATED: ("rollback_completed_at", "compensated"),
 }
+#: The words of what a history holds, by rank.
+_WHAT: Final = {_SENT: "message sent", _FAILED: "attempt failed"} | {
+    rank: what for rank, (_, what) in _OF_ENTRIES.items()
+}
 
 
 def count_events(run: Run) -> dict[str, Any]:
-    """Return the entries' events on the first pages as JSON, for `durable.inspection.history_counts`.
+    """Return the history's events on the first pages as JSON, for `durable.inspection.history_counts`.
 
-    Two statements.
+    They are those of so many `messages`, whose arrival does not always change what a count is valid for. Six
+    statements.
     """
-    return {
+    return {"messages": run.message_count} | {
         order: [
-            [each.key.at.isoformat(), each.key.rank, each.key.row, each.attempt]
-            for each in _of_entries(run, None, is_newest_first=order == _NEWEST_FIRST)
+            [each.key.at.isoformat(), each.key.rank, each.key.row, each.location, each.attempt, each.by, each.detail]
+            for each in _of_history(run, None, is_newest_first=order == _NEWEST_FIRST)
         ]
         for order in (_OLDEST_FIRST, _NEWEST_FIRST)
     }
 
 
-def _known_of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Sequence[Event]:
-    """Return the events of entries; without a statement if those of the first page are stored."""
+def _known_of_history(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Sequence[Event]:
+    """Return the events of the history; without a statement if those of the first page are stored."""
     pages = stored(run, "events") if after is None else None
-    if pages is None:
-        return _of_entries(run, after, is_newest_first=is_newest_first)
+    if pages is None or pages["messages"] != run.message_count:
+        return _of_history(run, after, is_newest_first=is_newest_first)
     return [
         Event(
             key=EventKey(datetime.fromisoformat(moment), rank, row),
-            what=_OF_ENTRIES[rank][1],
+            what=_WHAT[rank],
+            kind="step" if rank == _FAILED else "",
+            location=location,
             attempt=attempt,
+            by=by,
+            detail=detail,
         )
-        for moment, rank, row, attempt in pages[_NEWEST_FIRST if is_newest_first else _OLDEST_FIRST]
+        for moment, rank, row, location, attempt, by, detail in pages[
+            _NEWEST_FIRST if is_newest_first else _OLDEST_FIRST
+        ]
     ]
+
+
+def _of_history(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Sequence[Event]:
+    """Return the first events of entries, failed attempts and messages, with one more than fit on a page."""
+    found = [
+        *_of_entries(run, after, is_newest_first=is_newest_first),
+        *_failed(run, _Slice(_FAILED, after, is_newest_first)),
+        *_sent(run, _Slice(_SENT, after, is_newest_first)),
+    ]
+    return sorted(found, key=attrgetter("key"), reverse=is_newest_first)[: PAGE + 1]
 
 
 def _of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Sequence[Event]:

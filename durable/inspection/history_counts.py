@@ -82,7 +82,7 @@ def _key(run: Run, what: str) -> tuple[Any, ...]:
 REST: Final = timedelta(seconds=15)
 _SECONDS: Final = 2.0  # seconds of one turn of counting
 _AT_ONCE: Final = 20  # notes to read at a time
-_FORMAT: Final = 2  # of the counts
+_FORMAT: Final = 3  # of the counts
 
 #: The functions that count a run's history, by the name of the result, which is JSON.
 Counters = Mapping[str, Callable[[Run], Any]]

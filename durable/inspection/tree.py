@@ -26,7 +26,6 @@ from django.utils.translation import gettext
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
-from durable.inspection import history_counts
 from durable.inspection.activities import RunningStep
 from durable.inspection.entry_detail import failed_note, given_note, loop_note, map_note, wait_note
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
@@ -46,7 +45,6 @@ PAGE: Final = 200  # nodes of one page
 LONG: Final = 5_000  # entries of a history that is read whole
 MOST: Final = 50_000  # entries with failed attempts to page through
 _BLOCK: Final = 2_000  # entries whose order is read in one query
-_MOST_KEPT: Final = 10_000  # keys of entries with failed attempts to remember
 
 _COLUMNS: Final[Sequence[Any]] = ("id", "location", "kind", "metadata__status", HAS_FAILED_TO_UNDO)
 _AROUND: Final = (EntryKind.LOOP.value, EntryKind.JOIN.value, EntryKind.RACE.value)
@@ -582,11 +580,7 @@ def _of_interest(run: Run, open_keys: Sequence[int], running: Sequence[RunningSt
     def read() -> Sequence[int]:
         return _read_of_interest(run.id, open_keys, running)
 
-    if running:
-        return read()
-    return remembered(
-        run, "of interest", read, lambda found: history_counts.LONG + 1 if len(found) <= _MOST_KEPT else 0
-    )
+    return read() if running else remembered(run, "of interest", read)
 
 
 def _read_of_interest(run_id: str, open_keys: Sequence[int], running: Iterable[RunningStep]) -> Sequence[int]:
