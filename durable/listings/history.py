@@ -15,6 +15,7 @@ from durable.core.places import RecordedValue, of_message, values_of
 from durable.core.records import EntryKind, EntryStatus, MessageState
 from durable.inspection.counting import fitting, sized
 from durable.inspection.entry_detail import entry_facts, field_of, whole_data
+from durable.inspection.history_counts import LONG, remembered
 from durable.inspection.links import note_links
 from durable.inspection.pagination import cursor_of, key_of
 from durable.inspection.payloads import payload
@@ -32,6 +33,7 @@ from durable.models import Run as RunRow
 #: Columns without another limit of their length.
 _LARGE: Final = ("data", "metadata__error", "metadata__rollback_error")
 _PAYLOADS: Final = ("output", "arguments")
+_BLOCK: Final = 2_000  # entries whose order one search finds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +125,29 @@ class EntryDetail(Entry):
     )
 
 
+def _keys_after(run: RunRow, after: int, begin: int, most: int) -> tuple[int, list[tuple[int, int]]]:
+    """Return ordinals and keys of the first entries after an ordinal, and the beginning of the block that has them.
+
+    No index has their order, so that a search reads a block. In a long history it is remembered for the next pages,
+    whose cursors name it.
+    """
+
+    def read() -> list[tuple[int, int]]:
+        found = EntryRow.objects.using(read_alias()).filter(run=run, ordinal__gt=begin).order_by("ordinal")
+        return list(found.values_list("ordinal", "pk")[:_BLOCK])
+
+    block = remembered(run, f"entries after {begin}", read, lambda found: LONG + 1 if len(found) == _BLOCK else 0)
+    page = [each for each in block if each[0] > after][:most]
+    if len(page) < most and len(block) == _BLOCK and begin < after:
+        return _keys_after(run, after, after, most)
+    return begin, page
+
+
 def _entries(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None, payloads: bool = False) -> Page:
-    after = key_of(cursor, int)
+    after, begin = key_of(cursor, int, int) or (-1, -1)
     # The page is selected by its keys, so that metadata and payloads of other entries are not read.
+    begin, page = _keys_after(run, after, begin, limit + 1)
     entries = EntryRow.objects.using(read_alias()).filter(run=run)
-    keys = entries.order_by("ordinal").values_list("ordinal", "pk")
-    if after is not None:
-        keys = keys.filter(ordinal__gt=after[0])
-    page = list(keys[: limit + 1])
     found = entries.filter(pk__in=[key for _, key in page[:limit]])
     chosen, _ = fitting(sized(found.order_by("ordinal"), *_LARGE, *(_PAYLOADS if payloads else ())))
     ordinals = {key: ordinal for ordinal, key in page}
@@ -140,7 +157,7 @@ def _entries(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None, 
     note_links(run, results)
     return Page(
         results=results,
-        next_cursor=cursor_of(ordinals[chosen[-1]]) if more and chosen else None,
+        next_cursor=cursor_of(ordinals[chosen[-1]], begin) if more and chosen else None,
         seen=seen_history(seen, run, with_payloads=payloads),
     )
 

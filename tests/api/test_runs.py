@@ -11,6 +11,7 @@ from django.test import override_settings
 
 from durable import Break, Context, Continue, get_run, workflow
 from durable.core.names.renames import Alias, AliasKind, in_force
+from durable.listings import history
 from durable.models import Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import add, ask, fail, loop
@@ -238,6 +239,19 @@ class TestListing:
         assert [each["location"] for each in rest["results"]] == ["step 4", "rest"]
         assert rest["next_cursor"] is None
         assert rest["results"][-1]["data"]["state"] == "pending"
+
+    def test_entries_of_a_history_that_is_searched_block_by_block(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(history, "_BLOCK", 4)
+        pass_once(loop.using(id="a").start(9))
+        found: list[str] = []
+        cursor = ""
+        while cursor is not None:
+            page = api.get(f"/runs/a/entries?limit=2{cursor and '&cursor=' + cursor}").json()
+            found += [each["location"] for each in page["results"]]
+            cursor = page["next_cursor"]
+        assert found == [*(f"step {number}" for number in range(9)), "rest"]
 
     def test_entries_as_a_tree(self, api: Api) -> None:
         def once_more(ctx: Context, number: int) -> Break[int] | Continue[int]:
