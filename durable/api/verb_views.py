@@ -148,7 +148,8 @@ def _view_of(verb: Verb) -> type[VerbView]:
     view, form, base = _bases(verb)
     takes, call = _SPECIAL.get(verb.action, (form, verb.call))
     if verb.action in _FORMS:
-        takes = form_of(*_FORMS[verb.action], base, *verb.options, check=verb.check)
+        check = verb.check if verb.on is RUN else None  # other operations refuse such options themselves, with 422
+        takes = form_of(*_FORMS[verb.action], base, *verb.options, check=check)
 
     def post(self: VerbView, request: Request, **found: str) -> HttpResponse:
         return self.perform(request, *found.values())

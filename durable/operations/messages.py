@@ -237,7 +237,8 @@ def _taken_out(at: Runtime, attribution: Attribution, message_id: str, told: str
         found.append(message)
         detail = f"{_logged(message.id, message.queue)}:{told or ' deleted'}"
         action = attribution.done(before=run.state, after=run.state, detail=detail)
-        return RunChange(run={"change_seq": run.change_seq}, retracted=[message.id], action=action)
+        # what was remembered of the run's history has the message
+        return RunChange(run={"change_seq": run.change_seq + 1}, retracted=[message.id], action=action)
 
     at.store.change(attribution.run_id, decide)
     return found[0]

@@ -280,6 +280,12 @@ def many(ctx: Context, count: int) -> int:
     return count
 
 
+@workflow(name="tests.waiting_after_many")
+def waiting_after_many(ctx: Context) -> None:
+    many.function(ctx, 6)
+    ctx.queue.next("answer", names=["verdict"])
+
+
 def save_half() -> None:
     current_step().save({"row": "row-five-hundred"})
     raise RetryLater("1 hour")

@@ -15,7 +15,8 @@ from durable.inspection import history_counts, places
 from durable.inspection.events import Event, list_events
 from durable.inspection.progress import open_keys_of_long, progress_of
 from durable.inspection.timeline import build_timeline
-from durable.models import Run
+from durable.models import QueueMessage, Run
+from durable.operations import delete_message
 from tests.admin import flows
 from tests.admin.conftest import Stage
 
@@ -115,7 +116,20 @@ def test_the_events_of_a_long_history_are_read_once(stage: Stage, is_newest_firs
         return page.events, len(queries)
 
     events, first = read()
-    assert read() == (events, first - 1)
+    assert read() == (events, first - 3)
     run.fence += 1
     assert read() == (events, first)
     assert list_events(run, is_newest_first=not is_newest_first, entries=6).events == list(reversed(events))
+
+
+def test_a_message_that_was_deleted_is_no_event(stage: Stage) -> None:
+    stage.start(flows.waiting_after_many, id="run")
+    get_run("run").send("nowhere", 1)
+
+    def sent() -> int:
+        events = list_events(Run.objects.get(pk="run"), entries=6).events
+        return sum(each.what == "message sent" for each in events)
+
+    assert sent() == 1
+    delete_message("run", QueueMessage.objects.get(run_id="run").id)
+    assert sent() == 0
