@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Protocol
@@ -294,20 +294,24 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
         return fetched(cursor)
 
 
-def streamed(alias: str, statement: str, parameters: Mapping[str, Any]) -> Iterable[tuple[Any, ...]] | None:
+def streamed(
+    alias: str, statement: str, parameters: Mapping[str, Any]
+) -> Generator[tuple[Any, ...], None, None] | None:
     """Return the rows of a statement that only reads, as they come: neither they nor libpq's copy are all in memory.
 
-    Return None as `rows` does. Raises DataError for a time that Python cannot read.
+    The caller closes the generator: until its end it holds the connection. Return None as `rows` does. Raises DataError
+    for a time that Python cannot read.
     """
     connection: Any = connections[alias]
     if connection.in_atomic_block or not psycopg.capabilities.has_stream_chunked():
-        return rows(alias, statement, parameters)  # what ends a stream early breaks the transaction
+        found = rows(alias, statement, parameters)  # what ends a stream early breaks the transaction
+        return None if found is None else (each for each in found)
     if sessions.is_observed(connection) or connection.timezone is not UTC:
         return None
     return _streamed(connection, statement, parameters)
 
 
-def _streamed(connection: Any, statement: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _streamed(connection: Any, statement: str, parameters: Mapping[str, Any]) -> Generator[tuple[Any, ...], None, None]:
     with sessions.not_noted(connection), connection.wrap_database_errors:
         _make_ready(connection)
         cursor = psycopg.Cursor(sessions.driver_connection(connection))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -224,7 +224,8 @@ class PostgresStore(DatabaseStore):
         try:
             found = libpq.streamed(self.alias, sql.LOAD, parameters)
             if found is not None:
-                return to_history(found)
+                with closing(found):
+                    return to_history(found)
         except DataError:  # a time that Python cannot read
             pass
         return to_history(map(with_moments, self._rows(sql.LOAD_NUMBERS, parameters)))
