@@ -13,10 +13,10 @@ import argparse
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import django
 
@@ -34,7 +34,6 @@ from durable.inspection.history_counts import REST, count_long_histories  # noqa
 from durable.models import HistoryCount, Schedule  # noqa: E402
 from durable.worker.executor import note  # noqa: E402
 from tests.admin import bigdata  # noqa: E402
-from tests.admin.bigdata import RUNS_OF_A_PART  # noqa: E402
 from tests.admin.conftest import staged  # noqa: E402
 from tests.support.rollups import settle  # noqa: E402
 from tests.tools.scale import BULK, DEEP, MAPPER, OPERATOR, PARENT  # noqa: E402
@@ -43,37 +42,7 @@ _SKUS: Final = 50  # in a batch
 _PER_SKU: Final = 10  # entries
 _OWN: Final = ("id", "name", "workflow", "paused")  # columns in which schedules differ
 
-#: What the tables of `bigdata` lack of each part of its runs.
-_OTHERS_OF_A_PART: Final = (
-    f"""
-    INSERT INTO durable_logline (run_id, at, level, logger, location, text)
-    SELECT id, at, 20, 'shop', 'charge', 'charging' FROM ({RUNS_OF_A_PART}) AS made WHERE mod(n, 10) = 0
-    """,
-    f"""
-    INSERT INTO durable_runkey (run_id, workflow, key, is_open, taken_at, moves)
-    SELECT id, 'big.workflow_' || mod(n, 7), 'order ' || id,
-      CASE WHEN state NOT IN ('completed', 'failed', 'cancelled') THEN true END, at, 0
-    FROM ({RUNS_OF_A_PART}) AS made WHERE mod(n, 10) = 5
-    """,
-    # two tags of each run: a tenant of 1,000, one of which has a tenth of all runs, and an order
-    f"""
-    INSERT INTO durable_runtag (run_id, name, value, start_value, created_at)
-    SELECT id, name, value, value, at
-    FROM ({RUNS_OF_A_PART}) AS made,
-      LATERAL (VALUES ('tenant', CASE mod(n, 10) WHEN 0 THEN 'acme' ELSE 't' || mod(n, 1000) END),
-                      ('order', n::text)) AS tags (name, value)
-    """,
-    # each run is about one of 200,000 orders, and every tenth about one customer too
-    f"""
-    INSERT INTO durable_runsubject (run_id, model, object_pk, cancels, created_at)
-    SELECT id, model, object_pk, false, at
-    FROM ({RUNS_OF_A_PART}) AS made,
-      LATERAL (SELECT 'shop.order' AS model, mod(n, 200000)::text AS object_pk
-               UNION ALL SELECT 'shop.customer', '1' WHERE mod(n, 10) = 0) AS subjects
-    """,
-)
-
-#: What the tables of `bigdata` lack once; each statement is bounded by the numbers in it. Parameters: long.
+#: Parameters: long. What the tables of `bigdata` lack; each statement is bounded by the numbers in it.
 _OTHERS: Final = (
     # 300 workflows with a run each
     "UPDATE durable_run SET workflow = 'rare.workflow_' || id WHERE id BETWEEN 'run-00000100' AND 'run-00000399'",
@@ -84,6 +53,11 @@ _OTHERS: Final = (
     INSERT INTO durable_logline (run_id, at, level, logger, location, text)
     SELECT %(long)s, now() - n * interval '1 second', CASE mod(n, 50) WHEN 0 THEN 40 ELSE 20 END, 'shop', 'step ' || n,
       'charged order ' || n FROM generate_series(1, 10000) AS n
+    """,
+    """
+    INSERT INTO durable_logline (run_id, at, level, logger, location, text)
+    SELECT id, created_at, 20, 'shop', 'charge', 'charging' FROM durable_run WHERE mod(right(id, 8)::bigint, 10) = 0
+      AND id LIKE 'run-%%'
     """,
     """
     INSERT INTO durable_workerprocess (name, host, pid, queues, serves_all, slots, build, state, memory, started_at, last_seen_at)
@@ -97,6 +71,11 @@ _OTHERS: Final = (
     """
     INSERT INTO durable_causebuild (cause_id, build, first_seen_at)
     SELECT id, 'build-' || n, now() - (41 - n) * interval '3 hours' FROM durable_cause, generate_series(30, 40) AS n
+    """,
+    """
+    INSERT INTO durable_runkey (run_id, workflow, key, is_open, taken_at, moves)
+    SELECT id, workflow, 'order ' || id, CASE WHEN finished_at IS NULL THEN true END, created_at, 0 FROM durable_run
+      WHERE id LIKE 'run-%%' AND right(id, 1) = '5'
     """,
     # children of one parent, in the order of their ids, in groups of 100
     "UPDATE durable_run SET parent_id = %(parent)s WHERE id BETWEEN 'run-00700100' AND 'run-00701099'",
@@ -185,6 +164,23 @@ _OTHERS: Final = (
     INSERT INTO durable_hold (kind, name, held_at, held_by, reason, summary)
     VALUES ('workflow', 'big.workflow_6', now(), 'ada', 'the bank is closed', '')
     """,
+    # two tags of each run: a tenant of 1,000, one of which has a tenth of all runs, and an order
+    """
+    INSERT INTO durable_runtag (run_id, name, value, start_value, created_at)
+    SELECT id, name, value, value, created_at
+    FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM durable_run) AS r,
+      LATERAL (VALUES ('tenant', CASE mod(n, 10) WHEN 0 THEN 'acme' ELSE 't' || mod(n, 1000) END),
+                      ('order', n::text)) AS tags (name, value)
+    """,
+    # each run is about one of 200,000 orders, and every tenth about one customer too
+    """
+    INSERT INTO durable_runsubject (run_id, model, object_pk, cancels, created_at)
+    SELECT id, 'shop.order', mod(n, 200000)::text, false, created_at
+    FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM durable_run) AS r
+    UNION ALL
+    SELECT id, 'shop.customer', '1', false, created_at
+    FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM durable_run) AS r WHERE mod(n, 10) = 0
+    """,
     """
     INSERT INTO durable_heldstart (run_id, workflow, due_at)
     SELECT id, workflow, created_at FROM durable_run WHERE state = 'paused' AND workflow = 'big.workflow_6'
@@ -226,77 +222,43 @@ def import_catalogue(ctx: Context, batches: int) -> None:
     ctx.sleep("until the next catalogue", "30 days")
 
 
-_SESSIONS: Final = 2
-_PER_PART: Final = 500_000  # runs
-#: Only a superuser may do so: it makes millions of rows a matter of minutes.
-_PREPARED: Final = """
-SET session_replication_role = replica; SET synchronous_commit = off; SET work_mem = '256MB';
-SET maintenance_work_mem = '1GB'; SET max_parallel_maintenance_workers = 0
-"""
-#: No index is written beside its table, nor read, until it is built anew.
-_WITHOUT_INDEXES: Final = """
-UPDATE pg_index SET indisready = false, indisvalid = false FROM pg_class AS c
-WHERE c.oid = indrelid AND c.relnamespace = current_schema()::regnamespace AND c.relname LIKE 'durable\\_%%'
-"""
-#: The largest tables first, so that both sessions end at about the same time.
+#: Indexes that no constraint needs, each with the statement that makes it.
 _INDEXES: Final = """
-SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisready ORDER BY pg_relation_size(indrelid) DESC, 1
+SELECT i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid) FROM pg_index AS i
+JOIN pg_class AS c ON c.oid = i.indrelid AND c.relnamespace = current_schema()::regnamespace
+WHERE c.relname LIKE 'durable\\_%%' AND NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conindid = i.indexrelid)
+ORDER BY 1
 """
-_TABLES: Final = """
-SELECT oid::regclass::text FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
-ORDER BY pg_relation_size(oid) DESC, 1
-"""
 
 
-def _in_sessions(works: Iterable[tuple[str, Callable[[CursorWrapper], None]]]) -> Iterator[str]:
-    """Do works in several sessions at once, and yield the name of each when it is done."""
+@contextmanager
+def _bare(cursor: CursorWrapper) -> Iterator[None]:
+    """Inside, rows are written without indexes, triggers and checks of foreign keys; the indexes are built afterwards.
 
-    def do(name: str, work: Callable[[CursorWrapper], None]) -> str:
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(_PREPARED)
-                work(cursor)
-        finally:
-            connection.close()
-        return name
-
-    with ThreadPoolExecutor(_SESSIONS) as pool:
-        for done in as_completed([pool.submit(do, *each) for each in works]):
-            yield done.result()
-
-
-def _statements(texts: Iterable[str], given: Mapping[str, Any] | None = None) -> Callable[[CursorWrapper], None]:
-    def work(cursor: CursorWrapper) -> None:
-        for text in texts:
-            cursor.execute(text, given)
-
-    return work
-
-
-def _names(text: str) -> list[str]:
-    with connection.cursor() as cursor:
-        cursor.execute(text)
-        return [name for (name,) in cursor.fetchall()]
+    Only a superuser may do so. It makes millions of rows a matter of minutes.
+    """
+    cursor.execute(_INDEXES)
+    indexes = cursor.fetchall()
+    cursor.execute("SET session_replication_role = replica; SET work_mem = '256MB'; SET maintenance_work_mem = '1GB'")
+    for name, _ in indexes:
+        cursor.execute(f"DROP INDEX {name}")
+    yield
+    for _, definition in indexes:
+        cursor.execute(definition)
+    cursor.execute("RESET session_replication_role; RESET work_mem; RESET maintenance_work_mem")
 
 
 def fill(*, runs: int, entries: int) -> Iterator[str]:
     """Make the rows, and yield what has been done."""
-    given = bigdata.parameters(runs=runs, entries=entries, causes=30)
-    given |= {"bulk": BULK, "parent": PARENT, "mapper": MAPPER}
-    with connection.cursor() as cursor:
-        cursor.execute(_WITHOUT_INDEXES)
-        _statements(bigdata.ONCE, given)(cursor)
-    of_a_part = (*bigdata.OF_A_PART, *_OTHERS_OF_A_PART)
-    parts = bigdata.parts(given, -(-runs // _PER_PART))
-    yield from _in_sessions(
-        [
-            *((f"runs to {each['last']:,}", _statements(of_a_part, each)) for each in parts),
-            ("schedules and their ticks", _fill_schedules),
-        ]
-    )
-    yield from _in_sessions((each, _statements([f"REINDEX INDEX {each}"])) for each in _names(_INDEXES))
-    yield from _in_sessions((each, _statements([f"VACUUM (ANALYZE) {each}"])) for each in _names(_TABLES))
-    yield from _in_sessions([("what is beside the runs", _statements(_OTHERS, given))])
+    with connection.cursor() as cursor, _bare(cursor):
+        bigdata.fill(runs=runs, entries=entries, causes=30)
+        yield f"{runs:,} runs, one of {entries:,} entries"
+        for statement in _OTHERS:
+            cursor.execute(statement, {"long": bigdata.LONG, "bulk": BULK, "parent": PARENT, "mapper": MAPPER})
+        yield "what is beside the runs"
+        _fill_schedules()
+        yield "schedules and their ticks"
+    yield "indexes"
     logging.getLogger("durable").setLevel(logging.ERROR)  # a hundred steps of the deep history fail
     with staged() as stage:
         stage.start(import_catalogue, entries // (_SKUS * _PER_SKU), id=DEEP)
@@ -314,29 +276,30 @@ def fill(*, runs: int, entries: int) -> Iterator[str]:
     yield "statistics"
 
 
-def _fill_schedules(cursor: CursorWrapper) -> None:
+def _fill_schedules() -> None:
     """Make 10,000 schedules of a few workflows, a tenth of them paused, whose next moments are far away."""
     first = Schedule.objects.create(name="report 0", workflow="big.workflow_0", rule=cron("0 4 1 1 *"))
     columns = ", ".join(f'"{each.column}"' for each in Schedule._meta.concrete_fields if each.name not in _OWN)
-    cursor.execute(
-        f"""
-        INSERT INTO durable_schedule (name, workflow, paused, {columns})
-        SELECT 'report ' || n, 'big.workflow_' || mod(n, 7), mod(n, 10) = 0, {columns}
-          FROM durable_schedule, generate_series(1, 9999) AS n WHERE id = %(first)s
-        """,
-        {"first": first.pk},
-    )
-    cursor.execute(
-        """
-        INSERT INTO durable_tick (schedule_id, number, moment, kind, outcome, run_id, why, decided_at)
-        SELECT s.id, n, now() - (200 - n) * interval '1 hour', 'tick',
-          CASE mod(n, 20) WHEN 0 THEN 'skipped' WHEN 1 THEN 'missed' ELSE 'started' END,
-          CASE WHEN mod(n, 20) > 1 THEN 'run-' || lpad((mod(s.id, 5000) * 200 + n)::text, 8, '0') ELSE '' END,
-          '', now() - (200 - n) * interval '1 hour'
-        FROM durable_schedule AS s, generate_series(1, 200) AS n
-        """
-    )
-    cursor.execute("UPDATE durable_schedule SET tick_count = 200, last_at = now()")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            INSERT INTO durable_schedule (name, workflow, paused, {columns})
+            SELECT 'report ' || n, 'big.workflow_' || mod(n, 7), mod(n, 10) = 0, {columns}
+              FROM durable_schedule, generate_series(1, 9999) AS n WHERE id = %(first)s
+            """,
+            {"first": first.pk},
+        )
+        cursor.execute(
+            """
+            INSERT INTO durable_tick (schedule_id, number, moment, kind, outcome, run_id, why, decided_at)
+            SELECT s.id, n, now() - (200 - n) * interval '1 hour', 'tick',
+              CASE mod(n, 20) WHEN 0 THEN 'skipped' WHEN 1 THEN 'missed' ELSE 'started' END,
+              CASE WHEN mod(n, 20) > 1 THEN 'run-' || lpad((mod(s.id, 5000) * 200 + n)::text, 8, '0') ELSE '' END,
+              '', now() - (200 - n) * interval '1 hour'
+            FROM durable_schedule AS s, generate_series(1, 200) AS n
+            """
+        )
+        cursor.execute("UPDATE durable_schedule SET tick_count = 200, last_at = now()")
 
 
 def _main() -> None:
