@@ -192,6 +192,7 @@ class Schedule(Row):
 
     @property
     def zone_in_force(self) -> str:
+        """The zone of the rules in force."""
         return (self.override_zone or self.zone) if self.override_rule else self.zone
 
     @property

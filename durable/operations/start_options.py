@@ -130,6 +130,7 @@ def put(
 
 
 def open_run(workflow: str, key: str) -> RunRecord | None:
+    """Return the open run of the workflow that has the key, or None."""
     return runtime.current().store.key_holder(workflow, check_key(key))
 
 
