@@ -312,4 +312,5 @@ class RunStatus(Row):
 
     @property
     def status(self) -> Status:
+        """The status for its readers."""
         return Status(text=self.text, done=whole(self.done), of=whole(self.of), eta=self.eta, at=self.at)

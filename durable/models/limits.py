@@ -134,6 +134,7 @@ class RateLimit(Row):
 
     @property
     def now(self) -> Rate:
+        """The rate in force."""
         return self.override or self.code_says
 
 

@@ -119,6 +119,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.in_state(RunState.COMPLETED)
 
     def failed(self) -> Self:
+        """Return the runs that have failed."""
         return self.in_state(RunState.FAILED)
 
     def cancelled(self) -> Self:
@@ -209,6 +210,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(state=state, finished_at__isnull=False)
 
     def ended_before(self, state: str, workflow: str, moment: datetime) -> Self:
+        """Return the workflow's runs that ended in this state before the moment."""
         return self.ended_in(state).filter(workflow=workflow, finished_at__lt=moment)
 
     def oldest_ended(self, state: str) -> models.query.RawQuerySet[Run]:
