@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from argparse import ArgumentParser, Namespace
-from typing import Any
+from argparse import Namespace
+from typing import Any, Final
 
 from django.core.management.base import CommandError
 
@@ -92,14 +92,19 @@ def start_command(options: Namespace, output: Output) -> int:
 # -- send and ask
 
 
-@subcommand(
-    "send",
-    "Send a message to a run; prints the message's id.",
+_SENT: Final = (
     RUN,
     argument("queue", metavar="QUEUE", help="the message queue that the run waits for"),
     argument("body", nargs="?", metavar="BODY", type=json_value, help=JSON_HELP),
     argument("--message-id", metavar="ID", help="a message with an id that the run has seen is not sent again"),
     ACTING,
+)
+
+
+@subcommand(
+    "send",
+    "Send a message to a run; prints the message's id.",
+    *_SENT,
 )
 def send_command(options: Namespace, output: Output) -> int:
     with acting(options):
@@ -135,11 +140,7 @@ def publish_command(options: Namespace, output: Output) -> int:
 @subcommand(
     "ask",
     "Send a message to a run and print its answer, as JSON.",
-    RUN,
-    argument("queue", metavar="QUEUE", help="the message queue that the run waits for"),
-    argument("body", nargs="?", metavar="BODY", type=json_value, help=JSON_HELP),
-    argument("--message-id", metavar="ID", help="a message with an id that the run has seen is not sent again"),
-    ACTING,
+    *_SENT,
     argument(
         "--timeout",
         type=duration,
@@ -169,16 +170,16 @@ def ask_command(options: Namespace, output: Output) -> int:
 # -- messages that were sent to the wrong run
 
 
-def _add_message(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the run that has not received it")
-    parser.add_argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it")
+_UNRECEIVED: Final = (
+    argument("id", metavar="ID", help="the run that has not received it"),
+    argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it"),
+)
 
 
 @subcommand(
     "delete-message",
     "Delete a message that a run has not received.",
-    argument("id", metavar="ID", help="the run that has not received it"),
-    argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it"),
+    *_UNRECEIVED,
     ACTING,
 )
 def delete_message_command(options: Namespace, output: Output) -> int:
@@ -191,8 +192,7 @@ def delete_message_command(options: Namespace, output: Output) -> int:
 @subcommand(
     "move-message",
     "Put a message that a run has not received into the inbox of another run.",
-    argument("id", metavar="ID", help="the run that has not received it"),
-    argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it"),
+    *_UNRECEIVED,
     argument("to", metavar="TO", help="the run that gets it"),
     ACTING,
 )
