@@ -1,7 +1,8 @@
 """The PostgreSQL store's writes: database functions for the most frequent operations of a run.
 
-Owns their parameters in order. `routines/functions.sql` has their bodies, and migrations create them. Must not execute
-anything by itself.
+Owns their parameters in order. The files of `durable.store.routines` have their bodies: `functions.sql` those of a
+plain run, the others those of keys, slots, rates and children. Migrations create them. Must not execute anything by
+itself.
 """
 
 from __future__ import annotations
