@@ -1,10 +1,10 @@
 """Scopes: the root, a loop's iteration, a branch or a try block, during one pass.
 
-Owns whether an operation may begin here and now. Must not know the history.
+Owns whether an operation may begin here and now (`OperationGuard`). Must not know the history.
 
-A scope holds together what its operations need: the cursor in its history (`replay_cursor`), the guard of its
-operations (`operation_guard`), its clock and dice (`determinism`), the messages that it received (`receipts`), and
-whether what comes next may have been done already (`doubt`). It decides nothing itself.
+A `Scope` holds together what its operations need: the cursor in its history (`durable.core.replay_cursor`), that guard,
+its clock and dice (`Determinism`), the messages that it received (`durable.core.message_claims`), and whether what
+comes next may have been done already (`Doubt`). It decides nothing itself.
 """
 
 from __future__ import annotations
