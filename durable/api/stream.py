@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django.core.handlers.asgi import ASGIRequest
 from django.db import DatabaseError, connections
@@ -185,7 +185,10 @@ def _polled(
 
 # -- what a running step emits
 
-_slots = Slots(lambda: (2_000, 50))  # streams of one process, and of one user in it
+MOST: Final = 2_000  # streams of one process
+MOST_OF_ONE: Final = 50  # of one user in one process
+
+_slots = Slots(lambda: (MOST, MOST_OF_ONE))
 
 
 class ChunkSerializer(serializers.Serializer[Any]):
