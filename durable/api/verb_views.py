@@ -21,7 +21,7 @@ from durable.api.idempotent import Done, answered
 from durable.api.schedules import BackfillForm, EditScheduleForm, ScheduleBase, ScheduleForm
 from durable.api.schema import described
 from durable.listings.access import admit
-from durable.listings.answers import answer_of, perform
+from durable.listings.answers import acting_for, answer_of, perform
 from durable.operations import catalogue
 from durable.operations.catalogue import SCHEDULE
 from durable.operations.schedules import verbs as schedules
@@ -108,7 +108,8 @@ class VerbView(View):
             data = perform(request, self.verb, name, given, self.call)
             return Done(data=data, location=link(request, "run", run_id=name) if of_run else "")
 
-        return answered(request, done)
+        with acting_for(request, self.verb, given):
+            return answered(request, done)
 
 
 class RunVerbView(VerbView):

@@ -49,7 +49,7 @@ from durable.listings.access import (
     startable,
     visible_run,
 )
-from durable.listings.answers import answer_of, perform
+from durable.listings.answers import acting_for, answer_of, perform
 from durable.listings.history import MessageReference
 from durable.listings.listing import MOST_LISTED, Filter, Listing
 from durable.listings.problems import CONTENT_TYPE, TITLES, ProblemError, problem_of
@@ -344,7 +344,9 @@ def _add_verb(to: Router, verb: Verb) -> None:
             refuse_schedules_if_limited()
         [name] = found.values()
         admit(request, verb.action, name if of_run else "")
-        return 200, perform(request, verb, name, _given(given, *verb.options))
+        asked = _given(given, *verb.options)
+        with acting_for(request, verb, asked):
+            return 200, perform(request, verb, name, asked)
 
     key, name = ("run_id", "{run_id}") if of_run else ("name", "{path:name}")
     _add(

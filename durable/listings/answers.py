@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
@@ -39,10 +40,19 @@ def answer_of(verb: Verb) -> Answer:
     return _ANSWERS.get(verb.action) or _ANSWERS[verb.on]
 
 
+def acting_for(request: HasUser, verb: Verb, given: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Attribute the verb inside the block to the user of the request, with the `reason` and the `revision` given.
+
+    The block belongs around the transaction of an idempotent request: see `acting_as`.
+    """
+    sees = seen_by(request) if verb.on is RUN else None
+    return acting_as(actor_of(request), reason=given.get("reason", ""), expected=given.get("revision"), sees=sees)
+
+
 def perform(
     request: HasUser, verb: Verb, name: str, given: Mapping[str, Any], call: Callable[..., Any] | None = None
 ) -> dict[str, Any]:
-    """Perform a verb as the user of the request, and return the answer as JSON data.
+    """Perform a verb inside `acting_for`, and return the answer as JSON data.
 
     `given` has the options, and `reason` and `revision` if they were given. `call` is called in place of the verb's
     own function. Raises ProblemError for an unknown name and for refused options, and what the verb raises.
@@ -50,10 +60,8 @@ def perform(
     options = {key: value for key, value in given.items() if key not in ("reason", "revision")}
     seen, of_run = seen_of(request), verb.on is RUN
     before = _ANSWERS[verb.on].shown(seen, name, None) if verb.is_grave and not of_run else None
-    how = {"reason": given.get("reason", ""), "expected": given.get("revision")}
     try:
-        with acting_as(actor_of(request), **how, sees=seen_by(request) if of_run else None):
-            result = (call or verb.call)(name, **options)
+        result = (call or verb.call)(name, **options)
     except verb.on.unknown as error:
         if of_run:
             raise

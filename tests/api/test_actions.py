@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
+from django.db import DatabaseError
 
 from durable import get_run
 from durable.models import OperatorAction, QueueMessage, Run
+from durable.operations import idempotency
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import add, ask, fail, loop, refuse, typed
 from tests.faults.passing import pass_once
@@ -77,6 +80,18 @@ def test_what_is_refused_is_logged_whatever_was_taken_back_with_it(api: Api, key
     problem(api.post("/runs/a/resume", key=key and f"{key}2"), 409, "invalid-transition")
     problem(api.post("/runs/a/restart", {"id": "a"}, key=key and f"{key}3"), 409, "id-taken")
     assert actions() == [("start", "a", "conflict"), ("resume", "a", "refused"), ("restart", "a", "conflict")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_refusal_is_logged_even_if_its_answer_is_not_kept(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_now: datetime) -> None:
+        raise DatabaseError("the connection is lost")
+
+    add.using(id="a").start(1)
+    monkeypatch.setattr(idempotency, "_forget_expired", fails)
+    with pytest.raises(DatabaseError):
+        api.post("/runs/a/resume", key="k")
+    assert actions() == [("resume", "a", "refused")]
 
 
 @pytest.mark.parametrize("verb", ["restart", "replay"])
