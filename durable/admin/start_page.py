@@ -163,12 +163,12 @@ class StartForm(MuteForm):
         return queue
 
     def clean(self) -> dict[str, Any]:
-        """Check rules that involve several fields, such as an option that needs a key."""
+        """Check each option as the start does, and the rules that involve several of them."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
-        for name in ("key", "rate", "priority", "share", "weight"):
-            if given.get(name) not in ("", None):
+        for name, option in self.options.items():
+            if given.get(name) not in ("", None, {}):
                 try:
-                    self.options[name].read(given[name])
+                    option.read(given[name])
                 except (ValueError, OverflowError) as error:
                     self.add_error(name, str(error))
         for name, needed, text in _NEEDS:

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.translation import override
 
 from durable import Context, Continue, get_run, workflow
-from durable.admin.start_page import misfit
+from durable.admin.start_page import StartForm, misfit
 from durable.core import registry
 from durable.core.records import HoldKind
 from durable.core.registry import BULK
@@ -257,6 +257,14 @@ def test_options_that_make_no_sense_start_nothing(operator: Client, options: dic
     assert told in shown
     assert '<details id="durable-options" open>' in shown
     assert not Run.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("about", "shop.order"), ("work_limit", "0"), ("share", "a\tb"), ("rate", "a/")]
+)
+def test_an_option_that_makes_no_sense_is_refused_beside_its_field(name: str, value: str) -> None:
+    form = StartForm({"arguments": "[7]", "token": "a", name: value})
+    assert name in form.errors
 
 
 def test_a_run_is_replaced_only_by_who_may_cancel(log_in: Callable[..., Client], stage: Stage) -> None:
