@@ -162,6 +162,9 @@ class DurableWorkerMixin:
         farewell.join(UNSUBSCRIBE_TIMEOUT)
 
     def _unsubscribe(self) -> None:
+        worker: Any = self
+        if worker.pubsub_thread is not None:
+            worker.pubsub_thread.stop()  # first: a thread that has lost its subscription sleeps for a minute
         with contextlib.suppress(RedisError, OSError):  # an unreachable Redis has no subscribers
             super().unsubscribe()  # type: ignore[misc]  # RQ's worker's
 
