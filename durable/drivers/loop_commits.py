@@ -6,6 +6,7 @@ connection. Owns the exchange of turns with that thread, and the wait for the an
 A save is sent from here only if all of this holds, otherwise it is handed over like any other call
 (`durable.drivers.threads`):
 
+- The step is awaited on the body's own loop. The code may have another one in a thread of its own.
 - No fork is under way: branches gather their commits, in the thread.
 - The thread makes no call, neither the engine's nor one of `sync_to_async`. Until the commit has ended, new ones wait.
 - The loop can watch sockets: asyncio's and uvloop's can.
@@ -68,7 +69,9 @@ class LoopCommits:
 
         Return a future of the outcome, None if the save has to be handed over.
         """
-        if self._is_over or self._save is not None or not self._owner.take_turn():
+        if self._is_over or self._save is not None or asyncio.get_running_loop() is not self._loop:
+            return None
+        if not self._owner.take_turn():
             return None
         try:
             if not self._is_over and self._is_sent():

@@ -339,3 +339,19 @@ def test_a_statement_that_the_session_has_forgotten_is_sent_whole(sent: list[Sen
     assert_done_once(handle)
     assert not sent[-1].is_plain
     assert libpq._unnamed == {connection.alias}
+
+
+async def _all_steps(ctx: AsyncContext) -> list[int]:
+    return [await ctx.step(f"step-{number}", note, number) for number in range(COUNT)]
+
+
+@workflow(name="drivers.loop_commits_elsewhere")
+async def elsewhere(ctx: AsyncContext) -> list[int]:
+    return await asyncio.to_thread(asyncio.run, _all_steps(ctx))
+
+
+def test_steps_on_a_loop_of_the_codes_own_are_committed_by_the_thread(sent: list[SentSave]) -> None:
+    handle = elsewhere.start()
+    one_pass(claimed(handle))
+    assert_done_once(handle)
+    assert not sent
