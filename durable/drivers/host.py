@@ -44,7 +44,10 @@ class SentSave(Protocol):
         """Return a descriptor that is readable when there is something to take from the server."""
 
     def send(self) -> bool:
-        """Send what the journal holds. Return False if it cannot be sent: it is as if this save had not begun."""
+        """Send what the journal holds. Return False if it cannot be sent: it is as if this save had not begun.
+
+        The caller watches `fileno` by now, and no descriptor of an earlier save that was another one.
+        """
 
     def proceed(self) -> bool:
         """Send what is left and take what has come. Return True once the answer or an error is there. Never blocks."""

@@ -29,7 +29,8 @@ The wait behaves as that for a call in the thread:
 
 The socket is watched by a descriptor of its own, from the first commit until other code gets an answer on it or the
 body ends: beginning and ending that for each commit would cost more than the rest of the exchange. If other code closes
-the connection, the loop still learns of it, and never watches another socket that has got the number.
+the connection, the loop still learns of it, and never watches another socket that has got the number. The descriptor
+stays open until the next connection is watched, or the body ends.
 """
 
 from __future__ import annotations

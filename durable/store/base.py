@@ -146,7 +146,10 @@ class SentCommit(Protocol):
         """Return a descriptor of its own for the socket, the same for all commits on a connection."""
 
     def send(self, batch: Batch) -> bool:
-        """Send the commit of the batch. Return False if the session is not prepared for it; nothing was sent."""
+        """Send the commit of the batch. Return False if the session is not prepared for it; nothing was sent.
+
+        The caller watches `fileno` by now, and no descriptor of another connection.
+        """
 
     def proceed(self) -> bool:
         """Send what is left and take what has come. Return True once the answer or an error is there."""

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -355,3 +356,36 @@ def test_steps_on_a_loop_of_the_codes_own_are_committed_by_the_thread(sent: list
     one_pass(claimed(handle))
     assert_done_once(handle)
     assert not sent
+
+
+def disconnect() -> None:
+    connection.close()
+
+
+@workflow(name="drivers.loop_commits_reconnecting")
+async def reconnecting(ctx: AsyncContext) -> list[int]:
+    found = []
+    for number in range(COUNT):
+        await ctx.step(f"disconnect-{number}", disconnect)  # as code does that closes old connections
+        found.append(await ctx.step(f"count-{number}", count_descriptors))
+    return found
+
+
+async def count_descriptors() -> int:
+    return len(descriptors())
+
+
+def descriptors() -> list[Path]:
+    return list(Path("/proc/self/fd").iterdir())
+
+
+def test_no_descriptor_is_left_of_sessions_that_the_code_has_closed(
+    sent: list[SentSave], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libpq, "_USES", 1)  # otherwise each session would have to last for more steps
+    handle = reconnecting.start()
+    one_pass(claimed(handle))
+    assert len(sent) >= BEFORE
+    assert handle.output is not None
+    first, *others = handle.output[1:]
+    assert max(others) <= first + 1

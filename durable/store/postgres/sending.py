@@ -100,6 +100,7 @@ class PostgresCommit(Sending):
 
     def send(self, batch: Batch) -> bool:
         self._batch = batch
+        self._of.close_earlier()
         return self.call(*self._of.call_of(batch))
 
     def committed(self) -> Committed:
@@ -119,7 +120,7 @@ class PostgresCommits:
         self.committed = committed
         self._connection: Any = connections[alias]
         self._raw: Any = None
-        #: A descriptor for each session so far. None is closed before the end: its number may be watched.
+        #: The descriptor of the newest session, after those that may be watched.
         self._sockets: list[int] = []
 
     def open(self) -> PostgresCommit | None:
@@ -135,6 +136,11 @@ class PostgresCommits:
             raw.lock.release()
             return None
         return PostgresCommit(self, connection, raw, self._sockets[-1])
+
+    def close_earlier(self) -> None:
+        """Close the descriptors of earlier sessions: that of the newest one is watched instead."""
+        while len(self._sockets) > 1:
+            os.close(self._sockets.pop(0))
 
     def close(self) -> None:
         while self._sockets:
