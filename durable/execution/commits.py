@@ -669,9 +669,12 @@ class _SentSave:
     def send(self) -> bool:
         journal = self._of.journal
         with self._of.session.settling():
-            batch = journal.take_batch(None, None)
-            assert batch is not None, "the journal holds entries"
-            self._batch, self._generation = batch, journal.taken
+            with journal.lock:
+                if not journal.has_only_entries():  # any more: another thread has set a status, for example
+                    return False
+                batch = journal.take_batch(None, None)
+                assert batch is not None, "the journal holds entries"
+                self._batch, self._generation = batch, journal.taken
             if self._commit.send(batch):
                 return True
             journal.restore_batch(batch)

@@ -24,8 +24,9 @@ from durable.drivers.host import SentSave
 from durable.drivers.loop_commits import LoopCommits
 from durable.execution.connections import CHILD_EXIT_STATUS
 from durable.handles import Handle
-from durable.models import Entry
+from durable.models import Entry, RunStatus
 from durable.store.postgres import libpq
+from durable.store.postgres.sending import PostgresCommit, PostgresCommits
 from tests.benchmarks.passing import claimed, one_pass
 from tests.support.waiting import eventually
 
@@ -389,3 +390,34 @@ def test_no_descriptor_is_left_of_sessions_that_the_code_has_closed(
     assert handle.output is not None
     first, *others = handle.output[1:]
     assert max(others) <= first + 1
+
+
+@workflow(name="drivers.loop_commits_status")
+async def telling(ctx: AsyncContext) -> list[int]:
+    _contexts[:] = [ctx]
+    return await _all_steps(ctx)
+
+
+_contexts: list[AsyncContext] = []
+
+
+def test_a_status_that_another_thread_sets_before_a_commit_is_sent_is_not_lost(
+    sent: list[SentSave], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_ = PostgresCommits.open
+
+    def opening(commits: PostgresCommits) -> PostgresCommit | None:
+        opened = open_(commits)
+        if len(_calls) == BEFORE + 1:
+            assert opened is not None
+            thread = threading.Thread(target=_contexts[0].status, args=["late"])
+            thread.start()
+            thread.join(60)
+        return opened
+
+    monkeypatch.setattr(PostgresCommits, "open", opening)
+    handle = telling.start()
+    one_pass(claimed(handle))
+    assert_done_once(handle)
+    assert [each.text for each in RunStatus.objects.filter(run=handle.id)] == ["late"]
+    assert sent
