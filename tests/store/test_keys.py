@@ -220,6 +220,14 @@ class TestFree:
         )
         assert holder(store) == "b"
 
+    def test_the_newest_follower_stays_the_newest_when_another_one_gives_up_its_key(self, store: Store) -> None:
+        for number, run in enumerate("abc"):
+            store.start_keyed(a_run(run, created_at=at(number)), f"k{number}")
+        for run in "bc":
+            store.note_follower(run, "a")
+        store.free_key("b", for_good=False)
+        assert store.followed_by("a") == "c"
+
 
 class TestMove:
     @pytest.mark.parametrize("input", [None, '["new"]'])

@@ -231,8 +231,9 @@ class MemoryStore(RateStore, FamilyStore):
 
     def free_key(self, run_id: str, *, for_good: bool) -> None:
         with self._lock:
-            key = self._keys.pop(run_id, None)
-            if key is not None and not for_good:
+            if for_good:
+                self._keys.pop(run_id, None)
+            elif (key := self._keys.get(run_id)) is not None:
                 self._keys[run_id] = replace(key, is_open=False)
 
     def move(self, run: RunRecord, *, now: datetime, wake_at: datetime, input: str | None) -> RunRecord:
