@@ -191,6 +191,15 @@ def test_a_batch_has_a_limit_and_counts(store: Store) -> None:
     assert all(len(bodies(store, f"run-{number}")) == 1 for number in range(7))
 
 
+def test_deliveries_to_single_waits_are_counted_too(store: Store) -> None:
+    [event] = put(store, an_event())
+    for number in range(2):
+        wait(store, a_wait(f"w{number}", run_id=f"run-{number}"), run_id=f"run-{number}")
+    assert [deliver(store, event, 1, wait_id=f"w{number}") for number in range(2)] == [1, 1]
+    [known] = store.open_events(10)
+    assert known.delivered == 2
+
+
 def test_an_event_stays_open_until_all_have_it(store: Store) -> None:
     wait(store, a_wait())
     [event] = put(store, an_event())
