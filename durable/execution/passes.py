@@ -14,6 +14,7 @@ import contextvars
 import gc
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -62,17 +63,32 @@ from durable.store import Store
 __all__ = ["PassOutcome", "execute_pass"]
 
 
+_collects_later = False  # a thread loads a history
+
+
 @contextmanager
 def _without_collections() -> Iterator[None]:
     """Collect no garbage: loading a long history makes objects that stay, and takes nearly twice as long with it."""
+    global _collects_later
     if not gc.isenabled():  # another thread loads one, and will enable it
         yield
         return
+    _collects_later = True
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+        _collects_later = False
+
+
+def _collect_in_child() -> None:
+    """Enable collections in a forked child, which the thread that would do so is not part of."""
+    if _collects_later:
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_collect_in_child)
 
 
 class PassHost:

@@ -1,5 +1,9 @@
-"""Which signal handlers a forked child forgets: a worker's, not those of the project's own code."""
+"""What a forked child does not take over: the signal handlers of a worker, but not those of the project's own code, and
+a pause of garbage collection.
+"""
 
+import gc
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +12,7 @@ import pytest
 from rq import Worker
 
 from durable.execution.connections import _is_workers_handler
+from durable.execution.passes import _without_collections
 from durable.worker.process import _stop_before_work
 
 
@@ -28,3 +33,18 @@ def test_a_workers_handlers_are_forgotten(handler: Callable[..., object]) -> Non
 )
 def test_others_stay(handler: Any) -> None:
     assert not _is_workers_handler(handler)
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_child_forked_while_another_thread_loads_a_history_collects_its_garbage(is_enabled: bool) -> None:
+    if not is_enabled:
+        gc.disable()
+    try:
+        with _without_collections():
+            assert not gc.isenabled()
+            if not (child := os.fork()):
+                os._exit(gc.isenabled())
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == is_enabled
