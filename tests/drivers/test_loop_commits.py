@@ -421,3 +421,16 @@ def test_a_status_that_another_thread_sets_before_a_commit_is_sent_is_not_lost(
     assert_done_once(handle)
     assert [each.text for each in RunStatus.objects.filter(run=handle.id)] == ["late"]
     assert sent
+
+
+def test_a_session_without_prepared_statements_is_not_made_ready_for_the_loop(
+    sent: list[SentSave], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[int | None] = []
+    monkeypatch.setattr(LoopCommits, "_watch", lambda _commits, socket: watched.append(socket))
+    monkeypatch.setattr(libpq, "_unnamed", {connection.alias})  # as behind a pooler in transaction mode
+    handle = counting.start()
+    one_pass(claimed(handle))
+    assert_done_once(handle)
+    assert set(watched) == {None}
+    assert not sent

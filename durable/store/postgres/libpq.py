@@ -214,6 +214,11 @@ class SQLFunction:
         return True
 
 
+def has_names(raw: Any, alias: str) -> bool:
+    """Return True if the session has any statement of a function prepared."""
+    return _names_are_used(alias) and "_durable_calls" in vars(raw) and bool(raw._durable_calls.prepared)
+
+
 def _names_are_used(alias: str) -> bool:
     wanted = conf.PREPARED_STATEMENTS
     return bool(wanted) and not (wanted == "auto" and alias in _unnamed)

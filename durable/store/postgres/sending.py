@@ -21,7 +21,7 @@ from psycopg.pq.abc import PGresult
 
 from durable.core.records import Batch, Committed
 from durable.store import sessions
-from durable.store.postgres.libpq import SQLFunction, decisive
+from durable.store.postgres.libpq import SQLFunction, decisive, has_names
 
 
 class Sending:
@@ -126,7 +126,9 @@ class PostgresCommits:
     def open(self) -> PostgresCommit | None:
         connection = self._connection
         raw = sessions.driver_connection(connection)
-        if raw is None or not _is_ready(connection, raw) or not raw.lock.acquire(blocking=False):
+        if raw is None or not has_names(raw, connection.alias) or not _is_ready(connection, raw):
+            return None
+        if not raw.lock.acquire(blocking=False):
             return None
         try:
             if raw is not self._raw:
