@@ -302,11 +302,17 @@ class HandedOver(asyncio.Future[Outcome[Result]]):
         return False
 
 
-def _hand_over(loop: asyncio.AbstractEventLoop, ended: HandedOver[Result], call: Callable[[], Outcome[Result]]) -> None:
+def _hand_over(
+    loop: asyncio.AbstractEventLoop,
+    ended: HandedOver[Result],
+    call: Callable[[], Outcome[Result]],
+    at_end: Callable[[], object] = lambda: None,
+) -> None:
     outcome: Outcome[Result] = None, RuntimeError("the call was cut off")
     try:
         outcome = call()
     finally:
+        at_end()
         loop.call_soon_threadsafe(ended.set_result, outcome)
 
 
@@ -384,11 +390,12 @@ class LoopDelegate:
         loop = asyncio.get_running_loop()
         if ended is None:
             ended = HandedOver(loop=loop)
-        work = partial(_hand_over, loop, ended, call)
         if self._executor is not None:
-            self._executor.submit(work)
+            self._asked.append(None)
+            # when the loop has the outcome, it is its turn: a task may go on with a commit
+            self._submit_to(_hand_over, loop, ended, partial(self._in_turn, call), self._asked.pop)
         else:
-            ended.task = asyncio.create_task(sync_to_async(work)())
+            ended.task = asyncio.create_task(sync_to_async(partial(_hand_over, loop, ended, call))())
         return ended
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from django.db import connection
 
 from durable import AsyncContext, workflow
 from durable.core.control_flow import LeaseLost
+from durable.drivers import threads
 from durable.drivers.host import SentSave
 from durable.drivers.loop_commits import LoopCommits
 from durable.execution.connections import CHILD_EXIT_STATUS
@@ -165,6 +167,22 @@ def test_steps_of_async_functions_are_committed_by_the_loop(sent: list[SentSave]
     assert_done_once(handle)
     assert len(sent) >= COUNT - BEFORE
     assert all(save.is_plain for save in sent)
+
+
+def test_the_loop_has_its_turn_when_it_learns_that_a_call_has_ended(
+    sent: list[SentSave], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand_over = threads._hand_over
+
+    def slow(*args: Any) -> None:
+        hand_over(*args)
+        time.sleep(0.01)  # the thread has told the loop, and has not come to its next wait
+
+    monkeypatch.setattr(threads, "_hand_over", slow)
+    handle = counting.start()
+    one_pass(claimed(handle))
+    assert_done_once(handle)
+    assert len(sent) >= COUNT - BEFORE
 
 
 @workflow(name="drivers.loop_commits_large")
