@@ -103,9 +103,10 @@ class LoopCommits:
             return
         if self._watched is not None:
             self._loop.remove_reader(self._watched)
-        self._watched = socket
+        self._watched = None
         if socket is not None:
             self._loop.add_reader(socket, self._proceed)
+            self._watched = socket
 
     def _proceed(self) -> None:
         save = self._save
