@@ -5,9 +5,9 @@ Which tests:
 * `pytest` runs what a contributor runs before each commit. It leaves out the tests that are marked `slow`, `e2e` or
   `browser`, and says so in its last lines. `pytest --all` leaves out nothing, and neither does any session with a path,
   `-k` or `-m`.
-* A session that selects nothing is divided between three processes of pytest-xdist, module by module: those whose
-  tests are left out otherwise come first, because they take longest. Any other session runs in this process. `-n`
-  decides for itself: `-n 0` is one process, `pytest tests/store -n 2` is two.
+* A session that selects nothing is divided between three processes of pytest-xdist, with `--all` between four, module
+  by module: those whose tests are left out otherwise come first, because they take longest. Any other session runs in
+  this process. `-n` decides for itself: `-n 0` is one process, `pytest tests/store -n 2` is two.
 
 Which database and which Redis:
 
@@ -38,6 +38,7 @@ from tests.support.forkserver import client as forkserver
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PROCESSES: Final = 3  # one more than CI has cores: a test that waits for a worker or a timer leaves its core free
+PROCESSES_OF_ALL: Final = 4  # of what takes long, more waits: three leave a third of two cores free
 LEFT_OUT: Final = ("browser", "e2e", "slow")  # marks, in the order in which the tests are counted
 REDIS_DATABASE: Final = 15
 
@@ -91,7 +92,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
             for package in (*ours, *(Path(str(each.__file__)).parent for each in (pytest, _pytest))):
                 compileall.compile_dir(package, quiet=2)
         if early_config.known_args_namespace.numprocesses is None:
-            early_config.option.numprocesses = PROCESSES
+            early_config.option.numprocesses = PROCESSES_OF_ALL if early_config.known_args_namespace.all else PROCESSES
         return
     if partitions := early_config.known_args_namespace.partitions:
         os.environ["DURABLE_PARTITIONS"] = partitions

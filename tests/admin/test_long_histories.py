@@ -264,6 +264,7 @@ class TestPages:
         assert len(read) == NUMBER
 
 
+@pytest.mark.slow
 class TestExports:
     def test_it_is_sent_as_it_is_written(self, large: Run, operator: Client) -> None:
         def sizes() -> list[int]:

@@ -146,6 +146,7 @@ def test_a_run_without_a_pass_costs_one_query(api: Api, django_assert_num_querie
     assert follower.look().has_changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_wherever_he_is_cut_off_a_reader_goes_on(api: Api, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """One reader asks now and then, gets small chunks, and forgets what came after some random event."""

@@ -52,6 +52,7 @@ def test_each_verb_is_a_line_with_what_became_of_its_transaction(panels: dict[st
     ]
 
 
+@pytest.mark.slow
 def test_a_line_leads_to_its_runs(panels: dict[str, dict[str, Any]]) -> None:
     assert panels["/kinds/"]["lines"][1]["runs"] == [{"id": "plain", "path": "/admin/durable/run/plain/change/"}]
     [many] = panels["/many/"]["lines"]

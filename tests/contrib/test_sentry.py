@@ -50,6 +50,7 @@ def test_an_event_has_the_run_as_tags_and_a_link_to_its_page(events: dict[str, d
     assert events["run-3"]["tags"]["durable.step"] == "both/one/charge"
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_the_cause(events: dict[str, dict[str, Any]]) -> None:
     """As the admin has it: the step, the class and the pattern of the message, of the failed handler too."""
     assert events["run-1"]["fingerprint"] == ["durable", "charge", "LookupError", "no card for #"]

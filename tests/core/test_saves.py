@@ -290,6 +290,7 @@ async def alively() -> str:
     return "done"
 
 
+@pytest.mark.slow
 def test_signs_let_it_go_on(h: Harness, flavour: Flavour) -> None:
     function = alively if flavour.is_async else lively
     run = h.start(flavour(one_step(function, heartbeat=5, max_retries=0)))

@@ -518,6 +518,7 @@ def test_what_goes_on_when_it_is_cancelled_is_left_behind(
     eventually(loop.is_closed)
 
 
+@pytest.mark.slow
 def test_cleaning_up_after_the_wait_is_not_cancelled_again(kept: None) -> None:
     may_end, log = threading.Event(), []
 

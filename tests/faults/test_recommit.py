@@ -206,6 +206,7 @@ def test_a_queue_whose_run_got_a_slot_by_a_commit_without_an_answer_is_notified(
 # -- a supervisor beside it
 
 
+@pytest.mark.slow
 @pytest.mark.redis
 @pytest.mark.django_db(transaction=True)
 def test_a_renewal_under_the_fence_of_before_is_not_taken_for_a_loss(redis_connection: redis.Redis) -> None:

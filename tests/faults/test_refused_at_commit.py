@@ -121,6 +121,7 @@ def finish(handle: Handle, store: Store) -> None:
     raise AssertionError("the run never ended")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", [plain, in_async])
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_pass_records_all_that_it_returned(

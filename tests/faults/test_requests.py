@@ -111,6 +111,7 @@ def steer(handle: Handle, verb: str, passing: Callable[[], threading.Thread]) ->
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.django_db(transaction=True)
@@ -127,6 +128,7 @@ def test_a_cancelled_run_ends_cancelled_after_the_step_that_heard_of_it(
     assert {entry.status for entry in steps} == {"completed"}
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.django_db(transaction=True)
@@ -139,6 +141,7 @@ def test_a_step_that_gives_up_when_it_hears_of_a_cancel_does_not_fail_the_run(
     assert handle.history()[0].status == "exhausted"
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.django_db(transaction=True)
@@ -155,6 +158,7 @@ def test_a_paused_run_stands_still_at_its_end_and_completes_when_it_is_resumed(
     assert heard == ["listen"]
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.django_db(transaction=True)

@@ -352,6 +352,7 @@ def test_short_steps_never_reach_the_table(
     assert reported == []
 
 
+@pytest.mark.slow
 def test_what_an_async_step_leaves_on_its_loop_is_noted_until_it_ends() -> None:
     """Its run has ended meanwhile, and no worker has it."""
     store = store_for(conf.DATABASE)
@@ -369,6 +370,7 @@ def test_what_an_async_step_leaves_on_its_loop_is_noted_until_it_ends() -> None:
         eventually(lambda: not Activity.objects.exists())
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_forgets_what_goes_on_in_it() -> None:
     store = store_for(conf.DATABASE)
     with WorkerLoop(InlinePool(), store=store, execute=execute_pass, stop=ShutdownFlag(), queues=["default"]) as loop:
@@ -431,6 +433,7 @@ def test_a_rollback_handler_is_noted_as_one(working: Callable[..., threading.Thr
     finished(handle)
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_changes_no_beginning(
     working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -628,6 +631,7 @@ def test_an_abandoned_last_attempt_fails_the_run() -> None:
     assert begun == ["blocked"]
 
 
+@pytest.mark.slow
 def test_a_step_that_cannot_be_interrupted_loses_its_run_and_writes_no_more(
     working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -650,6 +654,7 @@ def test_a_step_that_cannot_be_interrupted_loses_its_run_and_writes_no_more(
     assert "abandoned" not in entry.data
 
 
+@pytest.mark.slow
 def test_after_its_last_attempt_a_step_that_was_given_up_is_exhausted(
     working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -665,6 +670,7 @@ def test_after_its_last_attempt_a_step_that_was_given_up_is_exhausted(
     assert begun == ["swallow"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "of", [ephemeral, markers, first_iteration, after_a_loop, race, tagging], ids=lambda of: of.name
 )
@@ -684,6 +690,7 @@ def test_the_code_fits_the_history_of_a_run_that_was_given_up(
     assert begun.count("before") == (1 if of is ephemeral else 0)
 
 
+@pytest.mark.slow
 def test_tags_before_a_step_stay_when_the_run_is_given_up(
     working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -695,6 +702,7 @@ def test_tags_before_a_step_stay_when_the_run_is_given_up(
     assert handle.tags == {"stage": "before", "tenant": "acme"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [2, 0])
 def test_the_steps_of_other_branches_are_counted_when_the_run_is_given_up(
     retries: int, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
@@ -726,6 +734,7 @@ def test_the_steps_of_other_branches_are_counted_when_the_run_is_given_up(
     assert not [each.data for each in entries if {"abandoned", "given_up"} & set(each.data)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [2, 0])
 def test_async_steps_of_other_branches_are_counted_too(
     retries: int, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
@@ -748,6 +757,7 @@ def test_async_steps_of_other_branches_are_counted_too(
     assert handle.state == ("completed" if retries else "failed")
 
 
+@pytest.mark.slow
 def test_a_rollback_handler_that_cannot_be_interrupted_loses_its_run_and_writes_no_more(
     working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -773,6 +783,7 @@ def test_a_rollback_handler_that_cannot_be_interrupted_loses_its_run_and_writes_
     assert 2 * FIRST <= Run.objects.get(pk=handle.id).fence - run.fence < 3 * FIRST  # one more claim
 
 
+@pytest.mark.slow
 def test_a_run_whose_attempt_ends_before_it_is_given_up_keeps_its_lease(
     working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -828,6 +839,7 @@ def test_a_cancel_that_interrupts_ends_a_run_whose_step_blocks() -> None:
     assert errors_of(handle) == ["AttemptAbandonedError"]
 
 
+@pytest.mark.slow
 def test_a_cancel_that_interrupts_ends_a_run_whose_step_cannot_be_interrupted(
     working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:

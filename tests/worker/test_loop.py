@@ -279,6 +279,7 @@ class TestContext:
         assert state(store, run_id).state == RunState.COMPLETED  # our connection still works
 
 
+@pytest.mark.slow
 class TestLeases:
     def test_leases_are_renewed_during_a_long_pass(self, store: Store) -> None:
         (run_id,) = new_runs(store)

@@ -359,6 +359,7 @@ class TestSuspects:
         assert held.passed == [long, suspect, new]
 
 
+@pytest.mark.slow
 class TestLeases:
     def test_an_old_lease_is_renewed_though_others_are_claimed_all_the_time(self, store: Store) -> None:
         (long,) = new_runs(store)

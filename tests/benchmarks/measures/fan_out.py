@@ -116,7 +116,7 @@ def killed(bench: Bench) -> Iterator[Figure]:
     Another worker is started in its place. None is killed before a child has ended since the last one was. What it
     takes is mostly the start of Python, and at the end the lease of what was killed last.
     """
-    count = bench.size(_COUNT, 300)
+    count = bench.size(_COUNT, 100)
     dice = random.Random(3)  # not for secrets
     began = time.monotonic()
     handle = mapping.start(count)

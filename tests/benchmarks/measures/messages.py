@@ -59,7 +59,7 @@ def idle_workers(bench: Bench) -> Iterator[Figure]:
         with settled(**durable), workers(1) as process:
             family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
             before, cpu = _transactions(), _cpu(family)
-            seconds = bench.size(60, 15)
+            seconds = bench.size(60, 5)
             time.sleep(seconds)
             yield Figure(f"transactions of an idle worker, {name}", (_transactions() - before) * 60 / seconds, "/min")
             yield Figure(f"CPU of an idle worker, {name}", (_cpu(family) - cpu) * 1000 * 60 / seconds, "ms/min")
