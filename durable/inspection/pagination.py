@@ -186,22 +186,26 @@ class Cursor:
             return self.sort_key < other.sort_key
         return self.sort_key > other.sort_key
 
-    def behind(self, key: tuple[str, ...]) -> Q:
-        """Return the condition for runs after this one; `key` names the columns of their keys."""
-        return self._compared("<" if self.order.is_descending else ">", key)
+    def behind(self, key: tuple[str, ...], *, is_bounded: bool = False) -> Q:
+        """Return the condition for runs after this one; `key` names the columns of their keys.
 
-    def up_to(self, key: tuple[str, ...]) -> Q:
-        """Return the condition for runs before this one, and for this one; `key` as for `behind`."""
-        return self._compared(">=" if self.order.is_descending else "<=", key)
+        `is_bounded`: the query has other bounds of the moment too.
+        """
+        return self._compared("<" if self.order.is_descending else ">", key, is_bounded=is_bounded)
 
-    def _compared(self, operator: str, key: tuple[str, ...]) -> Q:
+    def up_to(self, key: tuple[str, ...], *, is_bounded: bool = False) -> Q:
+        """Return the condition for runs before this one, and for this one; `key` and `is_bounded` as for `behind`."""
+        return self._compared(">=" if self.order.is_descending else "<=", key, is_bounded=is_bounded)
+
+    def _compared(self, operator: str, key: tuple[str, ...], *, is_bounded: bool) -> Q:
         if self.moment is None:
             return Q(id__gt=self.id) if operator == ">" else Q(id__lte=self.id)
-        if self.order.column != "finished_at":
+        if self.order.column != "finished_at" and not is_bounded:
             return Q(_Key(self, key, operator=operator))
-        # The index of ended runs has only the moment, so it does not serve the comparison of rows.
+        # The index of ended runs has only the moment, so it does not serve the comparison of rows. Of a comparison of
+        # rows and a bound of the moment before it, PostgreSQL 18 follows the bound alone, to the end of the index.
         bound = {f"{key[0]}__{'lte' if operator[0] == '<' else 'gte'}": self.moment}
-        return Q(_Key(self, key, operator=operator), **bound)
+        return Q(**bound) & Q(_Key(self, key, operator=operator))
 
 
 def _named(order: RunOrder) -> list[str]:

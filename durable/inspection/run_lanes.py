@@ -216,6 +216,7 @@ class Lane:
     after: Cursor | None = None
     shown_text: str = ""  # text that a run's redacted error must contain; "" for any
     within: RunQuerySet | None = None
+    is_bounded: bool = False  # whether the plan has bounds of the moment by which the list is sorted
     _ends: dict[int, Cursor | None] = field(init=False, default_factory=dict)  # of windows, by their size
 
     @property
@@ -230,7 +231,7 @@ class Lane:
         if self.plan.is_of_side_table:
             runs = runs.annotate(**{column: F(column) for column in TAG_KEY})
         found = runs.filter(self.plan.index).order_by(*self.order.sorted_by(self._key))
-        return found if self.after is None else found.filter(self.after.behind(self._key))
+        return found if self.after is None else found.filter(self.after.behind(self._key, is_bounded=self.is_bounded))
 
     @property
     def _key(self) -> tuple[str, ...]:
@@ -263,7 +264,7 @@ class Lane:
 
     def _in_order(self, rows: QuerySet[Any], key: tuple[str, ...]) -> QuerySet[Any]:
         found = rows.order_by(*self.order.sorted_by(key))
-        return found if self.after is None else found.filter(self.after.behind(key))
+        return found if self.after is None else found.filter(self.after.behind(key, is_bounded=self.is_bounded))
 
     def _along_failures(self, failures: QuerySet[Failure]) -> QuerySet[Failure]:
         return self._in_order(failures, KEY_OF_FAILURE)
@@ -282,7 +283,7 @@ class Lane:
             return None
         rows = self._along_failures(self.plan.failures.filter(self.plan.rest_of_failures))
         end = self._window_end(window) if self.plan.rest else None
-        return (rows if end is None else rows.filter(end.up_to(KEY_OF_FAILURE))), end
+        return (rows if end is None else rows.filter(end.up_to(KEY_OF_FAILURE, is_bounded=self.is_bounded))), end
 
     def of_any_cause(self) -> QuerySet[Failure]:
         """Return the failures of a cause, the `Key` of an `OfEach`, with the columns of a run's key."""
@@ -300,7 +301,7 @@ class Lane:
         is_sieve = self.plan.rest not in (Q(), NO_ALERT) or self.within is not None
         end = self._window_end(window or usual) if is_sieve and not self.plan.is_short else None
         runs = self._runs.filter(self.plan.rest)
-        return (runs if end is None else runs.filter(end.up_to(self._key))), end
+        return (runs if end is None else runs.filter(end.up_to(self._key, is_bounded=self.is_bounded))), end
 
     def countable(self) -> tuple[QuerySet[Any], Cursor | None]:
         """Return `matching`, or as many rows of a side table if these alone tell how many runs match."""

@@ -216,7 +216,7 @@ def _lanes_of(wanted: RunCriteria, order: RunOrder, cursor: str | None, within: 
     plans = _plans(wanted, order)
     if wanted.error_text:
         plans = [replace(each, compares_texts=True) for each in plans]
-    return [Lane(each, order, after, hidden, within) for each in plans]
+    return [Lane(each, order, after, hidden, within, _is_bounded(wanted, order)) for each in plans]
 
 
 def _count(lanes: Sequence[Lane]) -> Count:
@@ -275,7 +275,7 @@ def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[QuerySet[An
     order = order_of(wanted)
     found = list[tuple[QuerySet[Any], bool]]()
     for plan in _plans(wanted, order):
-        lane = Lane(plan, order)
+        lane = Lane(plan, order, is_bounded=_is_bounded(wanted, order))
         rows, end = lane.of_failures(window) or lane.matching(window)
         is_looked_up = plan.is_of_failures and rows.model is Run
         workflow = F("failure__workflow" if is_looked_up else "workflow")
@@ -491,6 +491,10 @@ def _causes(wanted: RunCriteria) -> list[int] | None:
 
 def _begins_with(prefix: str) -> Q:
     return Q(id__gte=prefix, id__lt=prefix + _LAST)
+
+
+def _is_bounded(wanted: RunCriteria, order: RunOrder) -> bool:
+    return order.column == "created_at" and (wanted.created_from or wanted.created_until) is not None
 
 
 def _created(wanted: RunCriteria) -> Q:

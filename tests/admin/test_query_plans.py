@@ -24,7 +24,7 @@ from durable.retention import Policy
 from durable.store import store_for
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.admin.pages import url
-from tests.support.plans import most_read, read, scans, sifted, sorts
+from tests.support.plans import blocks, most_read, read, scans, sifted, sorts
 from tests.support.worker_rows import a_worker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
@@ -174,6 +174,20 @@ def test_what_no_index_serves_is_looked_for_window_by_window(crowd: None) -> Non
     assert len(seen) == len(set(seen)) == 2_999
     assert windows >= 2
     assert WINDOW < 30_000
+
+
+def test_a_list_from_a_moment_on_stops_where_its_window_ends(crowd: None) -> None:
+    """PostgreSQL 18 would go on to that moment, along the index alone, if the window's end were compared as a row."""
+    read_for = []
+    for begin in (None, Run.objects.order_by("created_at", "id").values_list("created_at", flat=True)[0]):
+        for cursor in (None, list_runs(RunCriteria(queue="high", created_from=begin), limit=10).next_cursor):
+            with CaptureQueriesContext(connection) as queries:
+                page = list_runs(RunCriteria(queue="high", created_from=begin), cursor=cursor, limit=5_000)
+            assert page.is_window
+            read_for.append(blocks(queries, "durable_run"))
+    first, deep, first_from, deep_from = read_for
+    assert first_from <= first * 1.05
+    assert deep_from <= deep * 1.05
 
 
 def test_a_list_of_roots_looks_for_parents_of_no_more_runs_than_its_window(crowd: None, operator: Client) -> None:

@@ -57,6 +57,12 @@ def read(queries: CaptureQueriesContext, table: str) -> int:
     )
 
 
+def blocks(queries: CaptureQueriesContext, table: str) -> int:
+    """How many blocks the questions about the table have read: a scan that finds nothing further reads blocks alone."""
+    plans = [plan for _, plan in _plans(queries, {table}, "ANALYZE, BUFFERS, TIMING OFF, ")]
+    return sum(int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]) for plan in plans)
+
+
 def most_read(queries: CaptureQueriesContext) -> tuple[int, str]:
     """The most rows of a table of durable that one node of a plan has read, and its statement; (0, "") without any."""
     tables = {table for table in connection.introspection.table_names() if table.startswith("durable_")}
