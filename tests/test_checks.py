@@ -172,6 +172,13 @@ class TestRetention:
         assert ids(messages) == ["durable.W086"]
         assert '"shop.fulfil"' in str(messages[0].hint)
 
+    def test_of_many_workflows_that_there_are_not_the_first_are_named(self) -> None:
+        retention = {"workflows": {f"old.workflow_{number}": 60 for number in range(500)}}
+        with override_settings(DURABLE={"RETENTION": retention}):
+            messages = configuration.check_retention()
+        assert ids(messages) == ["durable.W086"] * 6
+        assert messages[-1].msg == "RETENTION names 495 more unknown workflows."
+
 
 class Deaf:
     def encode(self, value: object) -> str:

@@ -59,7 +59,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from django.apps import apps
@@ -713,6 +713,9 @@ def check_mistakes(**_: object) -> list[CheckMessage]:
     return found
 
 
+_MOST_NAMED: Final = 5  # unknown workflows, each in a message of its own
+
+
 @register(TAG)
 def check_retention(**_: object) -> list[CheckMessage]:
     """Check that `RETENTION` has valid times, states and workflows."""
@@ -725,11 +728,14 @@ def check_retention(**_: object) -> list[CheckMessage]:
     except RetentionError as error:
         return [Error(f'DURABLE["RETENTION"]: {error}.', hint=error.hint, id="durable.E009")]
     known = [each.name for each in registry.all()]
+    unknown = [name for name in policy.workflows if name not in known]
     messages: list[CheckMessage] = []
-    for name in policy.workflows:
-        if name not in known:
-            hint = f"{_nearest(name, known)}If runs of it are left over, keep the line and silence this check."
-            messages.append(Warning(f'RETENTION names no workflow: "{name}".', hint=hint, id="durable.W086"))
+    for name in unknown[:_MOST_NAMED]:
+        hint = f"{_nearest(name, known)}If runs of it are left over, keep the line and silence this check."
+        messages.append(Warning(f'RETENTION names no workflow: "{name}".', hint=hint, id="durable.W086"))
+    if (further := len(unknown) - _MOST_NAMED) > 0:
+        hint = "If runs of them are left over, keep the lines and silence this check."
+        messages.append(Warning(f"RETENTION names {further} more unknown workflows.", hint=hint, id="durable.W086"))
     return messages
 
 

@@ -41,7 +41,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -69,6 +69,7 @@ UNKNOWN_QUEUE = (
     'cannot %s for queue "%s": RQ_QUEUES lacks it, and has %s. Its runs wait until RQ_QUEUES has it and a durable_worker '
     "serves it; if the name is a mistake, move them to another queue with `durable move`"
 )
+_MOST_SHOWN: Final = 20  # queues in that message
 #: Until when due runs wait after such an error; the first class that fits counts.
 UNTIL: Final[tuple[tuple[type[Exception], str], ...]] = (
     (AuthenticationError, "RQ_QUEUES has a user and a password that Redis knows"),
@@ -251,7 +252,7 @@ def _best_effort(queue: str, what: str, command: Callable[[], object]) -> bool:
         if not _log_this(f"{queue} wrongly"):
             return False
         if queue not in redis_clients.queue_names():
-            logger.error(UNKNOWN_QUEUE, what, queue, ", ".join(redis_clients.queue_names()) or "none")
+            logger.error(UNKNOWN_QUEUE, what, queue, _shown(list(redis_clients.queue_names())) or "none")
         else:
             logger.exception('cannot %s for queue "%s"; run `manage.py check`', what, queue)
     else:
@@ -299,3 +300,8 @@ def _notify_once(queue: str, alias: str, notified: set[str]) -> None:
     if queue not in notified:
         notified.add(queue)
         notify(queue)
+
+
+def _shown(names: Sequence[str]) -> str:
+    further = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return ", ".join(names[:_MOST_SHOWN]) + further

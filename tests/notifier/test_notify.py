@@ -150,6 +150,13 @@ class TestRing:
         assert 'cannot notify a worker for queue "nowhere": RQ_QUEUES lacks it, and has default' in record.getMessage()
         assert record.exc_info is None  # a traceback would bury it
 
+    def test_of_many_queues_the_first_are_named(self, settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+        settings.RQ_QUEUES = {f"tenant-{number:03}": settings.RQ_QUEUES["default"] for number in range(200)}
+        notify.notify("nowhere")
+        [record] = caplog.records
+        assert "tenant-000, tenant-001," in record.getMessage()
+        assert "tenant-019 and 180 more. Its runs wait" in record.getMessage()
+
     def test_threads_that_notify_at_once_make_one_job(self) -> None:
         start = threading.Barrier(8)
 
