@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -403,8 +404,9 @@ def test_the_history_has_each_branch_that_runs_before_its_step_is_recorded(
     [around] = history_tree(run, running=running).roots
     # a block: the join is recorded with the first of its steps, and the location alone does not tell what it is
     assert (around.title, around.kind, around.status) == ("all", "block", "running")
-    assert [(each.title, each.status) for each in around.children] == [("left", "running"), ("right", "running")]
-    steps = [step for branch in around.children for step in branch.children]
+    children = sorted(around.children, key=attrgetter("title"))  # they are in the order in which their steps began
+    assert [(each.title, each.status) for each in children] == [("left", "running"), ("right", "running")]
+    steps = [step for branch in children for step in branch.children]
     assert [(each.location, each.kind, each.status) for each in steps] == [
         ("all/left/hold", "step", "running"),
         ("all/right/hold", "step", "running"),
