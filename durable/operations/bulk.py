@@ -202,8 +202,8 @@ def apply(
 
     `options` are the verb's own, which BULK_OPTIONS names. The current actor (`acting_as`) acts on each run, for the
     reason given there. More than AT_ONCE runs, or a selection of unknown size, are processed in the background,
-    unless `in_background` decides. The background run has the id `as_id`; a bulk that already has this id is not
-    started again.
+    unless `in_background` decides: so `aapply` keeps a loop's other synchronous code waiting for no more than that. The
+    background run has the id `as_id`; a bulk that already has this id is not started again.
 
     `expected` is the number of runs that `eligible` found. If another number allows the verb by now, nothing is done.
 
@@ -242,7 +242,6 @@ def apply(
 
 
 aeligible = in_async(eligible)
-#: At most AT_ONCE runs block the loop's other synchronous code; more go to the background.
 aapply = in_async(apply)
 
 
