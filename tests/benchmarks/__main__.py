@@ -39,7 +39,7 @@ def _arguments() -> argparse.Namespace:
         "--only", nargs="+", metavar="NAME", help='measurements by name; "ours" or "peers" for all of them'
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures there")
-    parser.add_argument("--short", action="store_true", help="small sizes: about a minute, and one round by default")
+    parser.add_argument("--short", action="store_true", help="small sizes: two minutes, and one round by default")
     parser.add_argument("--repeat", type=int, metavar="N", help="how many rounds (3)")
     parser.add_argument("--absurd-sql", type=Path, metavar="PATH", help="the file that creates Absurd's schema")
     return parser.parse_args()
