@@ -25,6 +25,7 @@ WIDE, TELEPHONE = {"width": 1440, "height": 1000}, {"width": 390, "height": 844}
 #: A colour scheme, forced colours, a size, and what axe looks at: colours do not change the structure of a page.
 LOOKS = {
     "light": ("light", "none", WIDE, RULES),
+    "dark": ("dark", "none", WIDE, ("color-contrast",)),
     "forced": ("light", "active", WIDE, ("color-contrast",)),
     "telephone": ("dark", "none", TELEPHONE, RULES),
 }

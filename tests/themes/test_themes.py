@@ -102,7 +102,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             process.stdout.close()
 
 
-@pytest.fixture(params=["light-1280", "dark-390"])
+@pytest.fixture(params=["light-1280", "dark-1280", "dark-390"])
 def look(request: pytest.FixtureRequest) -> str:
     """The colours of the screen, and its width."""
     return str(request.param)

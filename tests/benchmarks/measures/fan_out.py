@@ -20,7 +20,7 @@ from durable.core.records import ENDED
 from durable.models import GroupTally, Run
 from tests.benchmarks.cpu import cpu_seconds
 from tests.benchmarks.measures.pages import Browser
-from tests.benchmarks.measuring import Bench, Figure, Skipped, measure, seconds
+from tests.benchmarks.measuring import Bench, Figure, measure, seconds
 from tests.benchmarks.passing import claimed, empty_tables, one_pass
 from tests.benchmarks.workers import PATIENCE, elapsed, forget_killed, wait_for_all, workers
 from tests.benchmarks.workflows import fan_out, mapping, steps
@@ -116,9 +116,7 @@ def killed(bench: Bench) -> Iterator[Figure]:
     Another worker is started in its place. None is killed before a child has ended since the last one was. What it
     takes is mostly the start of Python, and at the end the lease of what was killed last.
     """
-    if bench.short:
-        raise Skipped("the starts of Python would be all that it takes")
-    count = _COUNT
+    count = bench.size(_COUNT, 100)
     dice = random.Random(3)  # not for secrets
     began = time.monotonic()
     handle = mapping.start(count)

@@ -15,7 +15,7 @@ from django.test import override_settings
 
 from durable.models import Run
 from project.servers import EmbeddedRedis
-from tests.benchmarks.measuring import Bench, Figure, Skipped, measure, percentile
+from tests.benchmarks.measuring import Bench, Figure, measure, percentile
 from tests.benchmarks.workers import PATIENCE, settled, wait_for_all, workers
 from tests.benchmarks.workflows import receiving, steps
 
@@ -50,8 +50,6 @@ def idle_workers(bench: Bench) -> Iterator[Figure]:
 
     The CPU time is that of its two processes. Says nothing of the server's, nor of Redis.
     """
-    if bench.short:
-        raise Skipped("less than a minute says nothing")
     ways: dict[str, dict[str, object]] = {
         "Redis": {},
         "LISTEN": {"REDIS": False},
@@ -61,9 +59,10 @@ def idle_workers(bench: Bench) -> Iterator[Figure]:
         with settled(**durable), workers(1) as process:
             family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
             before, cpu = _transactions(), _cpu(family)
-            time.sleep(60)
-            yield Figure(f"transactions of an idle worker, {name}", _transactions() - before, "/min")
-            yield Figure(f"CPU of an idle worker, {name}", (_cpu(family) - cpu) * 1000, "ms/min")
+            seconds = bench.size(60, 5)
+            time.sleep(seconds)
+            yield Figure(f"transactions of an idle worker, {name}", (_transactions() - before) * 60 / seconds, "/min")
+            yield Figure(f"CPU of an idle worker, {name}", (_cpu(family) - cpu) * 1000 * 60 / seconds, "ms/min")
 
 
 def _transactions() -> int:
