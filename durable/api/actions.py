@@ -56,14 +56,10 @@ class ActionView(View):
 
 
 class StackQuery(Query):
-    """The step whose stack is wanted."""
-
     location = Text(max_length=1024)
 
 
 class StackView(RunVerbView):
-    """The stacks of steps that run."""
-
     verb = RUN_VERBS["take_stack"]
     takes = StepForm
     call = staticmethod(RUN_VERBS["take_stack"].call)
@@ -106,8 +102,6 @@ class EditForm(RestartForm):
 
 
 class RestartView(ActionView):
-    """Restart a run."""
-
     @described(operation_id="restart_run", request=EditForm, responses=REFERENCES)
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Start a new run of the same workflow with the same input: 201.
@@ -140,8 +134,6 @@ class ReplayForm(RestartForm):
 
 
 class ReplayView(ActionView):
-    """Replay a run."""
-
     @described(operation_id="replay_run", request=ReplayForm, responses=REFERENCES)
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Run again from a location in the history on, as a new run: 201; with `in_place`, as the same one: 200.
@@ -163,8 +155,6 @@ class GiveOutputForm(ReplayForm):
 
 
 class GiveOutputView(ActionView):
-    """Give the output of a step by hand."""
-
     @described(operation_id="give_output", request=GiveOutputForm, responses=REFERENCES)
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Replay from a step that does not run again: it has completed with this output. As a new run: 201.
@@ -184,8 +174,6 @@ def _how(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class PlanQuery(Query):
-    """The location."""
-
     location = Text(max_length=1024)
     with_output = QueryFlag(
         required=False, default=False, help_text="The plan of giving the output of this step by hand."
@@ -193,8 +181,6 @@ class PlanQuery(Query):
 
 
 class PlanView(View):
-    """The plan of a replay."""
-
     about = "actions"
 
     @described(operation_id="plan_replay", parameters=[PlanQuery], responses=serializer_of(ReplayPlan))

@@ -75,7 +75,6 @@ class Throttle(ScopedRateThrottle):
     """
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        """Return whether the request is within the rate of its scope."""
         self.scope = WRITE if request.method == "POST" else view.throttle_scope
         rates: Any = api_settings.DEFAULT_THROTTLE_RATES
         rate = rates.get(self.scope)
@@ -126,7 +125,6 @@ class View(APIView):
             return response
 
     def get_authenticators(self) -> list[Any]:
-        """Return the host's authentication classes."""
         classes: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES  # imported by DRF already
         return [each() for each in classes]
 

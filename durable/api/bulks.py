@@ -55,7 +55,6 @@ class BulkFilterForm(Form):
     """The runs of a bulk; every given condition has to hold. Children and durable's own runs are among them."""
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields: the conditions of the list of runs."""
         return filters_of(*RUN_FILTERS, in_body=True)
 
 
@@ -70,7 +69,6 @@ class CanaryForm(Form):
     within = Delay(required=False, default=600.0, help_text="How long the bulk waits for these runs.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Raise ValidationError for a canary that cannot be."""
         try:
             Canary(**attrs)
         except ValueError as error:
@@ -112,7 +110,6 @@ class BulkForm(BulkPlanForm):
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields, and one for each option of a verb."""
         of_verbs = {
             name: option_field(replace(option, does=f"Of {verb}. {option.does}"), is_required=False)
             for verb, options in BULK_OPTIONS.items()
@@ -121,7 +118,6 @@ class BulkForm(BulkPlanForm):
         return {**super().get_fields(), **of_verbs}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Raise ValidationError unless the runs are chosen in one way, by options that the verb has."""
         super().validate(attrs)
         for verb, options in BULK_OPTIONS.items():
             for name, option in options.items():
@@ -136,8 +132,6 @@ class BulkForm(BulkPlanForm):
 
 
 class BulksView(View):
-    """All bulks."""
-
     about = "actions"
 
     @described(
@@ -183,8 +177,6 @@ class BulksView(View):
 
 
 class BulkPlanView(View):
-    """The plan of a bulk."""
-
     about = "actions"
 
     def permissions_of(self, method: str | None) -> tuple[str, ...]:
@@ -216,8 +208,6 @@ class BulkPlanView(View):
 
 
 class BulkView(View):
-    """One bulk."""
-
     about = "actions"
 
     @described(operation_id="get_bulk", responses=serializer_of(Bulk))

@@ -39,7 +39,6 @@ class Text(serializers.CharField):
         super().__init__(trim_whitespace=False, **options)
 
     def to_internal_value(self, data: Any) -> str:
-        """Return the text. Raises ValidationError for anything else."""
         if not isinstance(data, str):
             self.fail("invalid")
         return str(super().to_internal_value(data))
@@ -52,7 +51,6 @@ class Id(Text):
         super().__init__(min_length=1, max_length=MAX_ID, **options)
 
     def to_internal_value(self, data: Any) -> str:
-        """Return the id. Raises ValidationError for an invalid one."""
         text = super().to_internal_value(data)
         if 1 <= len(text) <= MAX_ID:  # the field's own validators report other lengths
             try:
@@ -66,7 +64,6 @@ class Flag(serializers.BooleanField):
     """JSON true or false."""
 
     def to_internal_value(self, data: Any) -> bool:
-        """Return the flag. Raises ValidationError for anything else."""
         if not isinstance(data, bool):
             self.fail("invalid", input=data)
         return data
@@ -79,7 +76,6 @@ class QueryFlag(serializers.ChoiceField):
         super().__init__(choices=["true", "false"], **options)
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return the flag, a bool."""
         return super().to_internal_value(data) == "true"
 
 
@@ -95,7 +91,6 @@ class Moment(serializers.DateTimeField):
         super().__init__(format="iso-8601", input_formats=["iso-8601"], default_timezone=UTC, **options)
 
     def enforce_timezone(self, value: datetime) -> datetime:
-        """Return the time in UTC. Raises ValidationError without a time zone."""
         if timezone.is_naive(value):
             self.fail("naive")
         try:
@@ -111,7 +106,6 @@ class Number(serializers.FloatField):
     """
 
     def to_internal_value(self, data: Any) -> float:
-        """Return the number. Raises ValidationError for anything else."""
         number = float(super().to_internal_value(data))
         if not isfinite(number):
             self.fail("invalid")
@@ -122,7 +116,6 @@ class Value(serializers.JSONField):
     """Any JSON value, as it was parsed; the codec decides whether it can be recorded."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return the value itself."""
         return data
 
 
@@ -131,7 +124,6 @@ class JSONArray(serializers.Field[list[Any], Any, Any, Any]):
     """A JSON array of any values; its contents are not examined."""
 
     def to_internal_value(self, data: Any) -> list[Any]:
-        """Return the array. Raises ValidationError for anything else."""
         if not isinstance(data, list):
             raise ValidationError("A JSON array.", code="not_a_list")
         return data
@@ -142,7 +134,6 @@ class JSONObject(serializers.Field[dict[str, Any], Any, Any, Any]):
     """A JSON object of any values; its contents are not examined."""
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        """Return the object. Raises ValidationError for anything else."""
         if not isinstance(data, dict):
             raise ValidationError("A JSON object.", code="not_a_dict")
         return data
@@ -152,7 +143,6 @@ class Items(serializers.ListField):
     """A JSON array whose length is checked before its items."""
 
     def to_internal_value(self, data: Any) -> list[Any]:
-        """Return the items. Raises ValidationError for too many of them, and for one that is not valid."""
         if isinstance(data, list) and self.max_length is not None and len(data) > self.max_length:
             self.fail("max_length", max_length=self.max_length)
         return list(super().to_internal_value(data))
@@ -170,7 +160,6 @@ class Checked(Text):
         self._check = check
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return the text. Raises ValidationError if the check refuses it."""
         text = super().to_internal_value(data)
         try:
             self._check(text)
@@ -186,7 +175,6 @@ class TagWord(Text):
         super().__init__(max_length=MAX_ID + 1 + MAX_VALUE, **options)
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return the name and the value. Raises ValidationError for an invalid tag."""
         try:
             return read_tag(super().to_internal_value(data))
         except ValueError as error:
@@ -201,9 +189,6 @@ class TagWords(Words):
         super().__init__(child=TagWord(), max_length=MAX_TAGS, **options)
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return the tags without duplicates. Raises ValidationError for an invalid tag, and for two values of one
-        tag.
-        """
         try:
             return checked_tags(super().to_internal_value(data))
         except ValueError as error:
@@ -216,7 +201,6 @@ class Form(serializers.Serializer[Any]):
     default_error_messages = {"unknown": "There is no such name here; the names are {names}."}
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return the validated values. Raises ValidationError, also for unknown names."""
         if isinstance(data, Mapping):
             unknown = list(islice((name for name in data if name not in self.fields), MAX_FAULTS))
             if unknown:
@@ -269,7 +253,6 @@ class Delay(serializers.Field[float, Any, Any, Any]):
     """Seconds, or a text such as "3 hours"."""
 
     def to_internal_value(self, data: Any) -> float:
-        """Return the seconds. Raises ValidationError."""
         if isinstance(data, bool) or not isinstance(data, int | float | str):
             raise ValidationError('A number of seconds, or a text such as "3 hours".')
         if isinstance(data, str) and len(data) > _LONGEST_TEXT:
@@ -287,7 +270,6 @@ class Deadline(Delay):
     """Seconds, a text such as "30 days", or a time with its time zone, as ISO 8601 text."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return the seconds or the time. Raises ValidationError."""
         is_time = isinstance(data, str) and len(data) <= _LONGEST_TEXT and _is_time(data)
         return Moment().run_validation(data) if is_time else super().to_internal_value(data)
 

@@ -27,8 +27,6 @@ _MOST_ATTEMPTS = 1_000
 
 
 class TreeQuery(Query):
-    """The part of the tree to return."""
-
     start = serializers.IntegerField(
         required=False,
         min_value=0,
@@ -39,8 +37,6 @@ class TreeQuery(Query):
 
 
 class TreeView(View):
-    """A history as a tree."""
-
     about = "history"
 
     @described(operation_id="get_tree", parameters=[TreeQuery], responses=serializer_of(Tree))
@@ -60,8 +56,6 @@ class TreeView(View):
 
 
 class TimelineQuery(Query):
-    """The folded row to open, and the members to show of it."""
-
     open = Text(
         required=False,
         default="",
@@ -75,8 +69,6 @@ class TimelineQuery(Query):
 
 
 class TimelineView(View):
-    """A history as a waterfall."""
-
     about = "history"
 
     @described(operation_id="get_timeline", parameters=[TimelineQuery], responses=serializer_of(Timeline))
@@ -89,8 +81,6 @@ class TimelineView(View):
 
 
 class EntryView(View):
-    """One entry."""
-
     about = "history"
 
     @described(operation_id="get_entry", responses=serializer_of(EntryDetail))
@@ -119,15 +109,11 @@ class EntryView(View):
 
 
 class ComparisonQuery(Query):
-    """The other run, and the page."""
-
     other = Id(help_text="The run to compare with.")
     start = serializers.IntegerField(required=False, default=0, min_value=0, max_value=1_000_000)
 
 
 class ComparisonView(View):
-    """A run and another one."""
-
     about = "history"
 
     @described(operation_id="compare_runs", parameters=[ComparisonQuery], responses=serializer_of(Comparison))

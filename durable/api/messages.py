@@ -77,8 +77,6 @@ class PublishForm(Form):
 
 
 class EventsView(View):
-    """Published events."""
-
     about = "messages"
     is_list = True
 
@@ -114,8 +112,6 @@ def _published(given: dict[str, Any]) -> Done:
 
 
 class MessagesView(View):
-    """A run's inbox."""
-
     about = "messages"
 
     get = listed(MESSAGES)
@@ -138,8 +134,6 @@ class MessagesView(View):
 
 
 class MessageView(View):
-    """One message."""
-
     about = "messages"
 
     @described(operation_id="get_message", responses=serializer_of(Message))
@@ -153,8 +147,6 @@ class MessageView(View):
 
 
 class DeleteMessageView(View):
-    """Delete a message."""
-
     about = "messages"
 
     @described(operation_id="delete_message", request=DeleteMessageForm, responses=serializer_of(MessageReference))
@@ -171,8 +163,6 @@ class DeleteMessageView(View):
 
 
 class MoveMessageView(View):
-    """Move a message to another run."""
-
     about = "messages"
 
     @described(operation_id="move_message", request=MoveMessageForm, responses=serializer_of(MessageReference))
@@ -194,8 +184,6 @@ class MoveMessageView(View):
 
 
 class AskView(View):
-    """A question to a run."""
-
     about = "messages"
 
     @described(

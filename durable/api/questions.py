@@ -61,8 +61,6 @@ class HandOverQuestionForm(QuestionForm):
 
 
 class QuestionsView(View):
-    """The caller's inbox."""
-
     about = "questions"
     reads_with = ()
 
@@ -70,8 +68,6 @@ class QuestionsView(View):
 
 
 class QuestionView(View):
-    """One question."""
-
     about = "questions"
     reads_with = ()
 
@@ -107,8 +103,6 @@ def _sees(request: Request, question: Question) -> tuple[bool, SeenQuestions]:
 
 
 class QuestionVerbView(View):
-    """What a caller does with a question."""
-
     about = "questions"
     takes: ClassVar[type[Form]]
     act: ClassVar[Any]  # a function of the question, the user and what was given

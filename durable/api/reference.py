@@ -139,13 +139,10 @@ def _document() -> Mapping[str, Any]:
 
 
 class RootView(View):
-    """The interface's prefix."""
-
     about = "surroundings"
 
     @described(exclude=True)
     def get(self, request: Request) -> HttpResponse:
-        """Lead to the page of operations."""
         return HttpResponseRedirect("docs")
 
 
@@ -156,7 +153,6 @@ class DocsView(View):
 
     @described(exclude=True)
     def get(self, request: Request) -> HttpResponse:
-        """Return the page."""
         found = _document()
         context = {
             "info": found["info"],
@@ -169,8 +165,6 @@ class DocsView(View):
 
 
 class SchemaView(View):
-    """The OpenAPI document."""
-
     about = "surroundings"
 
     @described(exclude=True)

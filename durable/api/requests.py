@@ -96,7 +96,6 @@ class Negotiation(BaseContentNegotiation):
     """JSON for every Accept header; events if the view has them and the request names their type."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
-        """Return the first parser for the body's type."""
         wanted = media_type_of(request)
         return next((parser for parser in parsers if parser.media_type == wanted), None)
 

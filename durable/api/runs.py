@@ -44,12 +44,9 @@ _EXPANDABLE = ("input", "output")
 
 
 class RunQuery(Query):
-    """The expansions of a run."""
-
     expand = Text(required=False, help_text="`input`, `output`, or both, separated by a comma.")
 
     def validate_expand(self, value: str) -> list[str]:
-        """Return the names. Raises ValidationError for unknown ones."""
         names = value.split(",")
         if unknown := [name for name in names if name not in _EXPANDABLE]:
             raise ValidationError(f"{unknown[0]!r} cannot be expanded; {' and '.join(_EXPANDABLE)} can.")
@@ -57,8 +54,6 @@ class RunQuery(Query):
 
 
 class ResultQuery(Query):
-    """The time to wait."""
-
     wait = Number(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
 
 
@@ -81,7 +76,6 @@ class StartForm(Form):
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields, with one for each option of a start."""
         fields = super().get_fields()
         last = {name: fields.pop(name) for name in ("message", "reason")}
         return fields | {each.name: option_field(each) for each in START_OPTIONS} | last
@@ -92,8 +86,6 @@ REFERENCES = {200: serializer_of(RunReference), 201: serializer_of(RunReference)
 
 
 class RunsView(View):
-    """All runs."""
-
     about = "runs"
     is_list = True
 
@@ -114,8 +106,6 @@ class RunsView(View):
 
 
 class CountsView(View):
-    """The number of runs."""
-
     about = "runs"
     is_list = True
 
@@ -127,8 +117,6 @@ class CountsView(View):
 
 
 class RunView(View):
-    """One run."""
-
     about = "runs"
 
     @described(operation_id="get_run", parameters=[RunQuery], responses=serializer_of(RunDetail))
@@ -142,8 +130,6 @@ class RunView(View):
 
 
 class ResultView(View):
-    """A run's end."""
-
     about = "runs"
     reads_with = ("view_run", "view_payload")
     waits = True
@@ -172,7 +158,6 @@ class ResultView(View):
 
 
 def reference(request: Request, run_id: str, *, status: int = 200) -> Done:
-    """Return an answer that names a run."""
     return Done(data=reference_of(run_id), status=status, location=link(request, "run", run_id=run_id))
 
 

@@ -53,10 +53,7 @@ class BackfillForm(ScheduleForm):
 
 
 class QueueText(Text):
-    """The name of a queue."""
-
     def to_internal_value(self, data: Any) -> str:
-        """Return the name. Raises ValidationError."""
         text = super().to_internal_value(data)
         return checked(check_queue, text) if text else ""
 
@@ -76,10 +73,7 @@ class EditScheduleForm(ScheduleForm):
 
 
 class NameText(Text):
-    """A schedule's name."""
-
     def to_internal_value(self, data: Any) -> str:
-        """Return the name. Raises ValidationError."""
         return checked(check_name, super().to_internal_value(data))
 
 
@@ -93,8 +87,6 @@ class CreateScheduleForm(EditScheduleForm):
 
 
 class ScheduleBase(View):
-    """An endpoint of schedules."""
-
     about = "schedules"
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -104,8 +96,6 @@ class ScheduleBase(View):
 
 
 class SchedulesView(ScheduleBase):
-    """All schedules."""
-
     is_list = True
 
     get = listed(SCHEDULES)
@@ -134,8 +124,6 @@ class SchedulesView(ScheduleBase):
 
 
 class ScheduleView(ScheduleBase):
-    """One schedule."""
-
     @described(operation_id="get_schedule", responses=serializer_of(ScheduleDetail))
     def get(self, request: Request, name: str) -> Response:
         """Return the schedule with its newest ticks, at most 200."""

@@ -135,7 +135,6 @@ class Description(AutoSchema):
         return schema
 
     def get_tags(self) -> list[str]:
-        """Return the view's subject."""
         return [self.view.about]  # type: ignore[attr-defined]  # of durable.api.base.View
 
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:

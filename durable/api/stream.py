@@ -48,8 +48,6 @@ LAST_EVENT_ID = OpenApiParameter(
 
 
 class StreamQuery(Query):
-    """The position to begin after, and the time to wait."""
-
     after = Text(required=False, max_length=120, help_text="The id of the last event that you have.")
     wait = Number(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
 
@@ -104,8 +102,6 @@ def _are_events(request: Request) -> bool:
 
 
 class StreamView(EventsView):
-    """The changes in a run's history."""
-
     @_streamed("stream_events", NewsSerializer)
     def get(self, request: Request, run_id: str) -> HttpResponseBase:
         """Return the entries of the run, and from then on each that is new or has changed, until the run has ended.
@@ -209,8 +205,6 @@ class ChunksSerializer(serializers.Serializer[Any]):
 
 
 class ChunksView(EventsView):
-    """What a running step emits."""
-
     reads_with = ("view_run", "view_payload")
 
     @_streamed("stream_step", ChunksSerializer)

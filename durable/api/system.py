@@ -32,8 +32,6 @@ from durable.operations.causes import MAX_NOTE, note
 
 
 class WorkflowsView(View):
-    """The workflows that can be started."""
-
     about = "surroundings"
 
     @described(operation_id="list_workflows", responses=serializer_of(WorkflowList))
@@ -49,8 +47,6 @@ class WorkflowsView(View):
 
 
 class WorkflowView(View):
-    """One workflow."""
-
     about = "surroundings"
 
     @described(operation_id="get_workflow", responses=serializer_of(Workflow))
@@ -65,8 +61,6 @@ class WorkflowView(View):
 
 
 class WorkflowStatsView(View):
-    """One workflow in numbers."""
-
     about = "surroundings"
     is_list = True
 
@@ -103,8 +97,6 @@ class NoteForm(Form):
 
 
 class NoteView(View):
-    """A note on a cause."""
-
     about = "runs"
 
     @described(operation_id="note_cause", request=NoteForm, responses=serializer_of(Cause))

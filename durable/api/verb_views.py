@@ -91,8 +91,6 @@ _OPERATIONS: Final = {
 
 
 class VerbView(View):
-    """A verb."""
-
     about = "surroundings"
     verb: ClassVar[Verb]
     takes: ClassVar[type[Form]]
@@ -113,14 +111,10 @@ class VerbView(View):
 
 
 class RunVerbView(VerbView):
-    """A verb on a run."""
-
     about = "actions"
 
 
 class ScheduleVerbView(VerbView, ScheduleBase):
-    """A verb on a schedule."""
-
     about = "schedules"
 
 
