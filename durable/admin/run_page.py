@@ -29,6 +29,7 @@ from durable.core.records import ENDED, RunState
 from durable.core.registry import BULK
 from durable.inspection.bulks import order_words
 from durable.inspection.causes import cause_of, runs_that_repeat
+from durable.inspection.events import newest_line
 from durable.inspection.explanation import explain_fully
 from durable.inspection.export import written
 from durable.inspection.family import (
@@ -56,7 +57,6 @@ from durable.inspection.run_facts import (
     tags_of,
     work_words,
 )
-from durable.inspection.run_logs import newest_line
 from durable.inspection.schedules import tick_of
 from durable.inspection.shown import status_of
 from durable.inspection.wording import command, display_location

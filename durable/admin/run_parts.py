@@ -27,14 +27,13 @@ from durable.inspection import history_counts
 from durable.inspection.actions import detail_without_runs
 from durable.inspection.activities import RunningStep
 from durable.inspection.counting import Count, count_capped
-from durable.inspection.events import EventKey, list_events
+from durable.inspection.events import LEVELS, EventKey, LoggedLine, is_kept, list_events, read_logs
 from durable.inspection.explanation import explain
 from durable.inspection.family import ChildCursor, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
 from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error, redacted_traceback
 from durable.inspection.progress import Progress
 from durable.inspection.queues import paused_of
-from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.shown import published_of, statuses_of
 from durable.inspection.timeline import build_timeline
 from durable.inspection.tree import history_tree

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from durable import operations
 from durable.api.base import View
 from durable.api.fields import Flag, Form, Id, JSONObject, Query, QueryFlag, Text, Value, serializer_of
-from durable.api.idempotent import Done, answered
+from durable.api.requests import Done, answered
 from durable.api.runs import REFERENCES, reference
 from durable.api.schema import described
 from durable.api.verb_views import ActionForm, RunVerbView, StepForm

@@ -24,8 +24,7 @@ from rest_framework.throttling import ScopedRateThrottle
 from rest_framework.views import APIView
 
 from durable.api.fields import Form, query_of, serializer_of
-from durable.api.problems import problem_of
-from durable.api.requests import BodyRequest, JSONParser, JSONRenderer, Negotiation, check_origin
+from durable.api.requests import BodyRequest, JSONParser, JSONRenderer, Negotiation, check_origin, problem_of
 from durable.api.schema import Description, described
 from durable.inspection.reading import from_replica, read_alias, reading
 from durable.listings.access import is_signed_in, may, seen_of, visible_run

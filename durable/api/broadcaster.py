@@ -23,11 +23,11 @@ from rest_framework.request import Request
 
 from durable.api.base import is_still_permitted
 from durable.api.changes import Follower, News
-from durable.api.idempotent import as_json
 from durable.api.long_poll import Seat, Seats
+from durable.api.requests import as_json
 from durable.core.errors import RunNotFoundError
 from durable.core.records import EntryKind
-from durable.inspection.links import note_links
+from durable.inspection.entry_detail import note_links
 from durable.listings.access import may, seen_of
 from durable.listings.history import Entry, seen_history
 from durable.listings.problems import ProblemError

@@ -26,7 +26,7 @@ from durable.api.fields import (
     option_field,
     serializer_of,
 )
-from durable.api.idempotent import Done, answered
+from durable.api.requests import Done, answered
 from durable.api.schema import described
 from durable.core.errors import RunNotFoundError
 from durable.core.ids import MAX_REASON

@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from durable import operations
 from durable.api.base import View, link, listed
 from durable.api.fields import Form, Text, Value, serializer_of
-from durable.api.idempotent import Done, answered, as_json
 from durable.api.long_poll import wait_for
+from durable.api.requests import Done, answered, as_json
 from durable.api.runs import ResultQuery
 from durable.api.schema import described
 from durable.conf import conf

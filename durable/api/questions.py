@@ -16,7 +16,7 @@ from rest_framework.response import Response
 
 from durable.api.base import View, listed
 from durable.api.fields import Form, Text, Value, serializer_of
-from durable.api.idempotent import Done, answered
+from durable.api.requests import Done, answered
 from durable.api.schema import described
 from durable.core.errors import FormInvalidError, NotAllowedError, QuestionClosedError
 from durable.core.ids import MAX_REASON

@@ -1,22 +1,38 @@
-"""Reading requests and rendering answers: JSON within limits, whatever the host has set for other views."""
+"""Reading requests and rendering answers: JSON within limits, whatever the host has set for other views; the problems
+of REST framework's errors, and of Django's about requests; changes that are performed once for each `Idempotency-Key`.
+
+The problems of durable's errors are in `durable.listings.problems`. An error that is in neither is a defect and stays
+an exception, for Django to report.
+
+The answer stored for a key is the operation's result, refusals included. A refusal before the operation, for a missing
+permission or an invalid form, leaves the key free.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
-from collections.abc import Mapping
-from typing import IO, Any
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Final
 
+from django.core.exceptions import RequestDataTooBig
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, RawPostDataException, UnreadablePostError
-from rest_framework import parsers, renderers
+from django.http import Http404, HttpRequest, HttpResponse, RawPostDataException, UnreadablePostError
+from django.utils.encoding import escape_uri_path
+from rest_framework import exceptions, parsers, renderers, status
 from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 
-from durable.api.problems import BodyTooLargeError
 from durable.codec.given_json import read_given
 from durable.conf import conf
-from durable.listings.problems import ProblemError
+from durable.listings import problems
+from durable.listings.access import owner_of
+from durable.listings.problems import CONTENT_TYPE, Problem, ProblemError, problem_with, said_by, told
+from durable.operations.idempotency import MAX_KEY, Answer, once
 
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
@@ -175,3 +191,157 @@ def _is_from_elsewhere(request: Request) -> bool:
         return False
     scheme = "https" if request.is_secure() else "http"
     return bool(origin != f"{scheme}://{request.get_host()}")
+
+
+# -- problems
+
+
+class BodyTooLargeError(exceptions.APIException):
+    """The request's body is longer than any value that could be recorded."""
+
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_code = "body-too-large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"The body is longer than {limit:,} bytes. Keep the data elsewhere, and send a reference to it: a key, a URL."
+        )
+
+
+def problem_of(error: Exception, challenge: str | None = None) -> Problem | None:
+    """Return the problem for an error; None for a defect. `challenge` is the WWW-Authenticate header, or None."""
+    if isinstance(error, exceptions.NotAuthenticated | exceptions.AuthenticationFailed):
+        return _unauthenticated(error, challenge)
+    if (found := problems.problem_of(error)) is not None:
+        return found
+    return next((make(error) for kind, make in _PROBLEMS if isinstance(error, kind)), None)
+
+
+def _throttled(error: exceptions.Throttled) -> Problem:
+    wait: float | None = getattr(error, "wait", None)  # seconds
+    headers = {} if wait is None else {"Retry-After": f"{math.ceil(wait)}"}
+    return Problem(code="throttled", status=429, detail=said_by(error), headers=headers)
+
+
+def _unauthenticated(error: exceptions.APIException, challenge: str | None) -> Problem:
+    return Problem(
+        code="not-authenticated",
+        status=401 if challenge else 403,
+        detail=said_by(error),
+        headers={"WWW-Authenticate": challenge} if challenge else {},
+    )
+
+
+def _of_the_hosts(error: exceptions.APIException) -> Problem:
+    return Problem(code="refused", status=error.status_code, detail=said_by(error))
+
+
+def _invalid(error: exceptions.ValidationError) -> Problem:
+    errors = told(_faults(error.get_full_details()))
+    shown = "; ".join(f"{each['at'] or 'the request'}: {each['detail']}" for each in errors[:5])
+    return Problem(code="invalid-request", status=400, detail=shown, members={"errors": errors})
+
+
+def _faults(details: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
+    """Yield each fault: its location, such as `args/0`, its description, and its code."""
+    if isinstance(details, dict) and isinstance(details.get("message"), str) and "code" in details:
+        yield "/".join(at), str(details["message"]), str(details["code"])
+        return
+    children: Iterable[tuple[str, Any]] = (
+        details.items() if isinstance(details, dict) else [("", each) for each in details]
+    )
+    for name, child in children:
+        yield from _faults(child, at if name in ("", "non_field_errors") else (*at, str(name)))
+
+
+_PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], Problem]], ...]] = (
+    (BodyTooLargeError, problem_with("body-too-large", 413)),
+    (RequestDataTooBig, problem_with("body-too-large", 413)),
+    (exceptions.ValidationError, _invalid),
+    (exceptions.ParseError, problem_with("malformed-body", 400)),
+    (exceptions.PermissionDenied, problem_with("permission-denied", 403)),
+    ((Http404, exceptions.NotFound), problem_with("not-found", 404)),
+    (exceptions.MethodNotAllowed, problem_with("method-not-allowed", 405)),
+    (exceptions.UnsupportedMediaType, problem_with("unsupported-media-type", 415)),
+    (exceptions.Throttled, _throttled),
+    (UnreadablePostError, problem_with("malformed-body", 400)),
+    (exceptions.APIException, _of_the_hosts),  # last: other errors that the host's authentication may raise
+)
+
+
+# -- changes by an idempotency key
+
+HEADER: Final = "Idempotency-Key"
+REPLAYED: Final = "Idempotency-Replayed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The result of a change. `data` is JSON-native and holds no payload: it may be stored for a day."""
+
+    data: dict[str, Any]
+    status: int = 200
+    location: str = ""
+
+
+def answered(request: Request, perform: Callable[[], Done]) -> HttpResponse:
+    """Answer a request that changes something: the answer of `perform`, or the stored answer of its key."""
+    key = _key(request)
+    if key is None:
+        return _response(_answer(request, perform), is_replayed=False)
+    answer, is_replayed = once(
+        owner=owner_of(request),
+        key=key,
+        fingerprint=_fingerprint(request),
+        perform=lambda: _answer(request, perform),
+    )
+    return _response(answer, is_replayed=is_replayed)
+
+
+def as_json(data: Any) -> str:
+    """Return compact JSON in ASCII."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+
+def _key(request: Request) -> str | None:
+    key: str | None = request.headers.get(HEADER)
+    if key is None:
+        return None
+    if not (1 <= len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+        raise ProblemError(
+            "invalid-request",
+            400,
+            f"{HEADER} is made of 1 to {MAX_KEY} printable ASCII characters; a random UUID for each request, say.",
+            errors=[{"at": HEADER, "detail": "This cannot be a key.", "code": "invalid"}],
+        )
+    return key
+
+
+def _fingerprint(request: Request) -> str:
+    """Return a hash of the method, path and body that does not depend on the formatting of the JSON."""
+    body = json.dumps(request.data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{request.method} {request.path}\n{body}".encode()).hexdigest()
+
+
+def _answer(request: Request, perform: Callable[[], Done]) -> Answer:
+    try:
+        done = perform()
+    except Exception as error:
+        problem = problem_of(error)
+        if problem is None:
+            raise
+        return _refusal(request, problem)
+    headers = {"Location": done.location} if done.location else {}
+    return Answer(status=done.status, body=as_json(done.data), headers={"Content-Type": "application/json", **headers})
+
+
+def _refusal(request: Request, problem: Problem) -> Answer:
+    body = as_json(problem.document(escape_uri_path(request.path)))
+    return Answer(status=problem.status, body=body, headers={"Content-Type": CONTENT_TYPE, **problem.headers})
+
+
+def _response(answer: Answer, *, is_replayed: bool) -> HttpResponse:
+    response = HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
+    if is_replayed:
+        response[REPLAYED] = "true"
+    return response

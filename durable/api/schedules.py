@@ -25,7 +25,7 @@ from durable.api.fields import (
     option_field,
     serializer_of,
 )
-from durable.api.idempotent import Done, answered
+from durable.api.requests import Done, answered
 from durable.api.schema import described
 from durable.core.ids import MAX_ID, check_queue
 from durable.inspection.schedules import find_schedule

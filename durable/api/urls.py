@@ -7,11 +7,19 @@ from django.urls import path, re_path
 from durable.api.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
 from durable.api.base import list_view, one_view
 from durable.api.bulks import BulkPlanView, BulksView, BulkView
-from durable.api.history import ComparisonView, EntryView, TimelineView, TreeView
 from durable.api.messages import AskView, DeleteMessageView, EventsView, MessagesView, MessageView, MoveMessageView
 from durable.api.questions import QUESTION_VERBS, QuestionsView, QuestionView
 from durable.api.reference import DocsView, RootView, SchemaView
-from durable.api.runs import CountsView, ResultView, RunsView, RunView
+from durable.api.runs import (
+    ComparisonView,
+    CountsView,
+    EntryView,
+    ResultView,
+    RunsView,
+    RunView,
+    TimelineView,
+    TreeView,
+)
 from durable.api.schedules import SchedulesView, ScheduleView
 from durable.api.stream import ChunksView, StreamView
 from durable.api.system import AnywhereView, NoteView, WorkflowStatsView, WorkflowsView, WorkflowView

@@ -17,7 +17,7 @@ from rest_framework.request import Request
 
 from durable.api.base import View, link
 from durable.api.fields import Form, VerbForm, form_of, option_field, serializer_of
-from durable.api.idempotent import Done, answered
+from durable.api.requests import Done, answered
 from durable.api.schedules import BackfillForm, EditScheduleForm, ScheduleBase, ScheduleForm
 from durable.api.schema import described
 from durable.listings.access import admit

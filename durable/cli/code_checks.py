@@ -1,4 +1,6 @@
-"""`durable lint` and `replay-check`: do workflows break a rule, and would runs continue with this code?"""
+"""`durable lint` and `replay-check`: do workflows break a rule, and would runs continue with this code? And `skills`,
+which copies what agents that write code have to know of durable into a project.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,18 @@ import os
 from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from django.core.management.base import CommandError
 
+import durable
 from durable.cli.output import Exit, Output
-from durable.cli.subcommand import argument, formats, subcommand
+from durable.cli.subcommand import RefusedError, argument, formats, subcommand
 from durable.inspection.humanize import plural
 from durable.inspection.workflow_code import files_of_workflows
 
 if TYPE_CHECKING:
     from durable.lint import Finding
-
 
 # -- lint
 
@@ -110,3 +112,43 @@ def replay_check_command(options: Namespace, output: Output) -> int:
     from durable.cli.replay_checking import check  # not for every other subcommand
 
     return check(options, output)
+
+
+# -- skills
+
+#: Where a package has its skills, by a convention that several agents follow.
+SKILLS: Final = Path(durable.__file__).parent / ".agents" / "skills"
+
+
+@subcommand(
+    "skills",
+    "Copy the skill with which coding agents write workflows into a project.",
+    argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(".agents/skills"),
+        metavar="FOLDER",
+        help="where the agent looks for skills, .claude/skills for example (default: .agents/skills)",
+    ),
+    argument("--force", action="store_true", help="write over files that have been changed"),
+)
+def skills_command(options: Namespace, output: Output) -> int:
+    """Copy each file that differs. Nothing is written unless everything may be."""
+    found = {options.folder / path.relative_to(SKILLS): path.read_bytes() for path in SKILLS.rglob("*.md")}
+    other = {target: data for target, data in found.items() if not (target.is_file() and target.read_bytes() == data)}
+    changed = sorted(str(each) for each in other if each.exists())
+    if changed and not options.force:
+        raise RefusedError(
+            f"{', '.join(changed)} is not what this version of durable has: it is of another version, or was edited. "
+            "Compare them, and repeat the command with --force"
+        )
+    try:
+        for target, data in other.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+    except OSError as error:
+        raise RefusedError(f"cannot write the skill: {error}; name a folder that can be written") from error
+    for target in sorted(found):
+        output.say(f"{target}: {'written' if target in other else 'is up to date'}")
+    return Exit.OK

@@ -28,11 +28,11 @@ from durable.cli.subcommand import (
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
 from durable.inspection.activities import RunningStack, activities_of, read_stack
+from durable.inspection.events import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.explanation import explain
 from durable.inspection.payloads import of_stream, pretty
 from durable.inspection.progress import progress_of
 from durable.inspection.reading import reading
-from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.shown import ShownStatus, status_data, status_of
 from durable.inspection.wording import display_location
 from durable.listings.history import LogLine

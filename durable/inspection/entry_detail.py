@@ -1,11 +1,11 @@
-"""One entry of a history in full (engine records and payloads), and notes beside entries.
+"""One entry of a history in full (engine records and payloads), notes beside entries, and the links of a run in words.
 
-Must not return payloads, tag values or error texts that were not redacted.
+Must not return payloads, tag values or error texts that were not redacted, nor the token of a link or its hash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -18,25 +18,28 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext, pgettext_
 from durable.core.children.entries import AGAIN
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.errors import ErrorInfo
+from durable.core.links import LinkState, state_of
 from durable.core.location import display_location
 from durable.core.messages import MISFIT, NOT_ACCEPTED
 from durable.core.outcomes import HELD, ONCE, SAID_BY, HeldReason
 from durable.core.places import REFUSED, Place, RecordedValue, values_of
-from durable.core.records import LINK_INTERNAL, EntryKind, EntryStatus
+from durable.core.records import LINK_INTERNAL, EntryKind, EntryStatus, LinkRecord
 from durable.core.steps import SUMMARY, UNCOUNTED
 from durable.core.tags import PRUNED
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.humanize import moment, span, thousands
-from durable.inspection.links import link_of
 from durable.inspection.payloads import PAGE_BYTES, TooLarge, payload, read_within, redacted, redacted_traceback
 from durable.inspection.reading import read_alias
 from durable.inspection.run_facts import shown_tags, tags_note
 from durable.inspection.shown import summary_of
 from durable.inspection.wording import display_queue, source_in_words, state_in_words
-from durable.models import Attempt, Entry, QueueMessage, Run, StepSave
+from durable.models import Attempt, Entry, Link, QueueMessage, Run, StepSave
+from durable.store.tables.rows import LINK
 from durable.store.tables.surveys import long_data
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from django_stubs_ext import StrPromise
 
 #: The members of an entry's data that hold values of the workflow.
@@ -443,3 +446,102 @@ def recovered_note(data: Mapping[str, Any]) -> str:
         "number": thousands(again["done"]),
         "total": thousands(again["of"]),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownLink:
+    """A link of a run, by the id in its entry's data.
+
+    `opened` counts how often a link was opened at its place.
+    """
+
+    state: LinkState
+    opened: int
+    expires_at: datetime | None
+    used_at: datetime | None
+    closed_at: datetime | None
+
+    @property
+    def note(self) -> str:
+        """The state in words: "open until ...", "answered ..."."""
+        now = timezone.now()
+        if self.state is LinkState.USED and self.used_at is not None:
+            return _("answered %(when)s") % {"when": moment(self.used_at, now)}
+        if self.state is LinkState.EXPIRED and self.expires_at is not None:
+            return _("expired %(when)s") % {"when": moment(self.expires_at, now)}
+        if self.state is LinkState.OPEN and self.expires_at is not None:
+            return _("open until %(when)s") % {"when": moment(self.expires_at, now)}
+        return str(_STATES[self.state])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The state as JSON data."""
+        return {
+            "state": str(self.state),
+            "opened": self.opened,
+            "used_at": None if self.used_at is None else self.used_at.isoformat(),
+            "closed_at": None if self.closed_at is None else self.closed_at.isoformat(),
+        }
+
+
+_NOTED: Final = "noted_link"  # the attribute of an entry whose link has been read
+
+_STATES: Final[Mapping[LinkState, StrPromise]] = {
+    LinkState.OPEN: gettext_lazy("open until the run ends"),
+    LinkState.USED: gettext_lazy("answered"),
+    LinkState.EXPIRED: gettext_lazy("expired"),
+    LinkState.CLOSED: gettext_lazy("closed without an answer"),
+    LinkState.REPLACED: gettext_lazy("replaced by a replay"),
+    LinkState.UNOPENED: gettext_lazy("has no address until the run goes on"),
+}
+
+
+_UNOPENED: Final = ShownLink(state=LinkState.UNOPENED, opened=0, expires_at=None, used_at=None, closed_at=None)
+
+
+def _links_of(run: Run, ids: Iterable[str]) -> dict[str, ShownLink]:
+    rows = Link.objects.using(read_alias()).filter(run=run, link_id__in=list(ids)).order_by("opened_at", "pk")
+    found: dict[str, list[LinkRecord]] = {}
+    for row in rows.values(*LINK.names):
+        found.setdefault(row["link_id"], []).append(LinkRecord(**row))
+    return {link_id: _shown(run, records) for link_id, records in found.items()}
+
+
+def note_links(run: Run, entries: Collection[Entry]) -> None:
+    """Read the links among these entries of the run for `link_of`; one query, none without a link."""
+    ids = {entry.pk: _id_of(entry) for entry in entries if entry.kind == EntryKind.LINK}
+    links = _links_of(run, ids.values()) if ids else {}
+    has_ended = run.finished_at is not None or bool(run.state_after_rollback)
+    otherwise = None if has_ended else _UNOPENED  # nothing here says what became of the link where the run has ended
+    for entry in entries:
+        if entry.pk in ids:
+            vars(entry)[_NOTED] = links.get(ids[entry.pk], otherwise)
+
+
+def link_of(run: Run, entry: Entry) -> ShownLink | None:
+    """Return the link of an entry; one query, unless `note_links` has read it. None if it is none, or not of this
+    database: that of a run which had ended before it was imported.
+    """
+    if entry.kind != EntryKind.LINK:
+        return None
+    if _NOTED not in vars(entry):
+        note_links(run, [entry])
+    link: ShownLink | None = vars(entry)[_NOTED]
+    return link
+
+
+def _id_of(entry: Entry) -> str:
+    return str(readable(entry.kind, entry.data).get("id", ""))
+
+
+def _shown(run: Run, records: list[LinkRecord]) -> ShownLink:
+    last, used = records[-1], next((each for each in records if each.used_at is not None), None)
+    has_ended = run.finished_at is not None or bool(run.state_after_rollback)
+    state = state_of(last, timezone.now(), has_ended=has_ended, is_there=True, is_used=used is not None)
+    return ShownLink(
+        state=state,
+        opened=last.generation + 1,
+        expires_at=last.expires_at,
+        used_at=None if used is None else used.used_at,
+        closed_at=last.closed_at,
+    )

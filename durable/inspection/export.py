@@ -21,9 +21,8 @@ from durable.core.places import Place, of_message, values_of
 from durable.core.summary import Summary
 from durable.core.time_limits import RunLimits
 from durable.inspection.actions import detail_without_runs
-from durable.inspection.entry_detail import entry_facts, field_of
+from durable.inspection.entry_detail import entry_facts, field_of, note_links
 from durable.inspection.family import count_children, family_data
-from durable.inspection.links import note_links
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.reading import read_alias, reading
 from durable.inspection.run_facts import about_of, carried_of, key_of, limits_of, rank_data, tags_data, tags_of

@@ -27,11 +27,10 @@ from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection.activities import RunningStep
-from durable.inspection.entry_detail import failed_note, given_note, loop_note, map_note, wait_note
+from durable.inspection.entry_detail import failed_note, given_note, link_of, loop_note, map_note, note_links, wait_note
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.held import held_of
 from durable.inspection.history_counts import remembered
-from durable.inspection.links import link_of, note_links
 from durable.inspection.places import GRAVITY, HAS_FAILED, HAS_FAILED_TO_UNDO, scope_kind, title_of
 from durable.inspection.progress import entries_counted, has_more_entries, newest_open
 from durable.inspection.reading import read_alias

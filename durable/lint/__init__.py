@@ -7,7 +7,7 @@ Imports none of the engine: not `durable.core`, not Django.
 from __future__ import annotations
 
 from durable.lint.engine import ALLOW, UNREADABLE, lint
-from durable.lint.findings import LEVELS, Finding, Level
+from durable.lint.facts import LEVELS, Finding, Level
 from durable.lint.rules import RULES, Rule
 
 __all__ = ["ALLOW", "LEVELS", "RULES", "UNREADABLE", "Finding", "Level", "Rule", "lint"]

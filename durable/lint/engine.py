@@ -17,8 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
-from durable.lint.facts import Facts
-from durable.lint.findings import Finding
+from durable.lint.facts import Facts, Finding
 from durable.lint.modules import (
     Env,
     Function,

@@ -14,13 +14,12 @@ from durable.core.outcomes import HELD, HeldReason
 from durable.core.places import RecordedValue, of_message, values_of
 from durable.core.records import EntryKind, EntryStatus, MessageState
 from durable.inspection.counting import fitting, sized
-from durable.inspection.entry_detail import entry_facts, field_of, whole_data
+from durable.inspection.entry_detail import entry_facts, field_of, note_links, whole_data
+from durable.inspection.events import LEVELS, read_logs
 from durable.inspection.history_counts import LONG, remembered
-from durable.inspection.links import note_links
 from durable.inspection.pagination import cursor_of, key_of
 from durable.inspection.payloads import payload
 from durable.inspection.reading import read_alias
-from durable.inspection.run_logs import LEVELS, read_logs
 from durable.inspection.shown import values_of as published_values
 from durable.listings.listing import Filter, Listing, Page, list_of
 from durable.listings.runs import Error, error_of

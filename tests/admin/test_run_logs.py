@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from durable import Context, workflow
-from durable.inspection.run_logs import read_logs
+from durable.inspection.events import read_logs
 from durable.logs import RunLogHandler
 from durable.models import LogLine, Run
 from durable.retention import Policy, Pruner

@@ -292,13 +292,13 @@ class TestKeys:
         assert Run.objects.count() + QueueMessage.objects.count() == 2
 
     def test_a_crash_between_doing_and_answering_does_nothing(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        from durable.api import idempotent
+        from durable.api import requests
 
         def crash(data: Any) -> str:
             raise RuntimeError("the process died")
 
         with monkeypatch.context() as patch:
-            patch.setattr(idempotent, "as_json", crash)
+            patch.setattr(requests, "as_json", crash)
             with pytest.raises(RuntimeError):
                 api.post("/runs", self.START, key="k")
         assert not Run.objects.exists()

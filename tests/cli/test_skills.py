@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from durable.cli.skills import SKILLS
+from durable.cli.code_checks import SKILLS
 from tests.cli.conftest import Shell
 
 OURS = (SKILLS / "durable" / "SKILL.md").read_text()

@@ -24,7 +24,7 @@ from durable.drivers.host import Host
 from durable.execution.passes import NotRecorded
 from durable.lint import lint
 from durable.testing import Harness, NotDeterministicError
-from durable.testing.replays.orders import reordered
+from durable.testing.replays.counterparts import reordered
 from durable.testing.replays.second import _Host
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Final
 
-from durable.lint.findings import MADE, Report, Rule
+from durable.lint.facts import MADE, Report, Rule
 from durable.lint.rules import flow, names, starts, world
 
 __all__ = ["RULES", "Report", "Rule", "flow", "names", "starts", "world"]

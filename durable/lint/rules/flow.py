@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from durable.lint.facts import Branch, Call, Facts, Operation, Step, ending
-from durable.lint.findings import Report, report, rule
+from durable.lint.facts import Branch, Call, Facts, Operation, Report, Step, ending, report, rule
 from durable.lint.known import SERVICES, is_write, service_of
 from durable.lint.modules import External, Function, Module, Text, is_class_name
 

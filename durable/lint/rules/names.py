@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from durable.lint import operations
-from durable.lint.facts import Branch, Facts, Operation, are_exclusive, ending
-from durable.lint.findings import Report, report, rule
+from durable.lint.facts import Branch, Facts, Operation, Report, are_exclusive, ending, report, rule
 from durable.lint.modules import FunctionNode, Module
 
 _WORDS: Final = {

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from durable.lint.facts import Facts, Operation, Start, Step
-from durable.lint.findings import Report, report, rule
+from durable.lint.facts import Facts, Operation, Report, Start, Step, report, rule
 from durable.lint.known import in_order, kind_of
 from durable.lint.modules import NOTHING, External, Function, Module, Text, WorkflowValue, workflow_decorator
 from durable.lint.operations import START_OPTIONS, STEP_OPTIONS

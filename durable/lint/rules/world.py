@@ -8,8 +8,7 @@ import ast
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from durable.lint.facts import Facts
-from durable.lint.findings import Level, Report, report, rule
+from durable.lint.facts import Facts, Level, Report, report, rule
 from durable.lint.modules import Env, Given, Input, Module, NaiveMoment
 
 _AGAIN: Final = "The code between steps runs again in each pass, after each sleep, message and crash."

@@ -6,7 +6,6 @@ of a set, a variable set by a step. Executes no step and writes nothing.
 
 from __future__ import annotations
 
-from durable.testing.replays.second import Replay, different, replay
-from durable.testing.replays.traces import NotDeterministicError, Trace
+from durable.testing.replays.second import NotDeterministicError, Replay, Trace, different, replay
 
 __all__ = ["NotDeterministicError", "Replay", "Trace", "different", "replay"]
