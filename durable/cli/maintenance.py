@@ -92,7 +92,10 @@ class Diagnosis:
     formats("table", "json"),
 )
 def doctor_command(options: Namespace, output: Output) -> int:
-    diagnoses = [_ignored(each) if each.kind in options.ignore else each for each in _diagnoses()]
+    diagnoses = list(_diagnoses())
+    for number, each in enumerate(diagnoses):
+        if each.kind in options.ignore and each.verdict == PROBLEM:
+            diagnoses[number] = replace(each, verdict=NOTE)
     if output.format == "json":
         for each in diagnoses:
             data = {"kind": each.kind, "verdict": each.verdict, "found": each.found, "advice": each.advice}
@@ -104,10 +107,6 @@ def doctor_command(options: Namespace, output: Output) -> int:
             if each.verdict != OK:
                 _print_advice(output, each)
     return Exit.REFUSED if any(each.verdict == PROBLEM for each in diagnoses) else Exit.OK
-
-
-def _ignored(each: Diagnosis) -> Diagnosis:
-    return replace(each, verdict=NOTE if each.verdict == PROBLEM else each.verdict)
 
 
 def _print_advice(output: Output, diagnosis: Diagnosis) -> None:
@@ -364,11 +363,8 @@ def _print_pruned(output: Output, pruned: Pruned, what: str, *, is_capped: bool)
     if output.format == "json":
         output.json(numbers)
         return
-    shown = _counted if is_capped else "{:,}".format
-    output.line(", ".join(f"{shown(number)} {_WORDS.get(name, name)}" for name, number in numbers.items()) + f" {what}")
-
-
-_WORDS: Final = {"actions": "rows of the audit log"}
+    shown, words = _counted if is_capped else "{:,}".format, {"actions": "rows of the audit log"}
+    output.line(", ".join(f"{shown(number)} {words.get(name, name)}" for name, number in numbers.items()) + f" {what}")
 
 
 # -- forget

@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from io import StringIO
 from textwrap import indent
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
+
+from django.core.management.base import OutputWrapper
 
 from durable.core.words import safe
-
-__all__ = ["FORMATS", "Cell", "Format", "Output", "Stream", "safe"]
 
 
 class Exit(IntEnum):
@@ -55,19 +55,6 @@ _STYLES: Final = {
 }
 
 
-class Stream(Protocol):
-    """The part of Django's `OutputWrapper` that is used here."""
-
-    def write(self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None) -> None:
-        """Write a text."""
-
-    def flush(self) -> None:
-        """Flush the written text."""
-
-    def isatty(self) -> bool:
-        """Return whether the stream is a terminal."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A cell with the colour of a word, for example the state of a run."""
@@ -83,7 +70,9 @@ class Output:
     "text" and "sarif" instead of tables.
     """
 
-    def __init__(self, stdout: Stream, stderr: Stream, format: Format = "table", *, is_coloured: bool = True) -> None:
+    def __init__(
+        self, stdout: OutputWrapper, stderr: OutputWrapper, format: Format = "table", *, is_coloured: bool = True
+    ) -> None:
         self.stdout = stdout
         self.stderr = stderr
         self.format = format

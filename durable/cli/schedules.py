@@ -197,7 +197,8 @@ def backfill_command(options: Namespace, output: Output) -> int:
     return Exit.OK
 
 
-_SETTINGS: Final = (
+_SETTINGS: Final = ("zone", "overlap", "catch_up", "window", "jitter")
+_ARGUMENTS: Final = (
     argument("--zone", metavar="ZONE", help='the zone of local times, "Europe/Berlin"; UTC by default'),
     argument("-q", "--queue", metavar="NAME", help="another queue than the workflow's"),
     argument("--overlap", choices=OVERLAPS, help="while the run of an earlier tick runs"),
@@ -215,7 +216,7 @@ _SETTINGS: Final = (
     argument("workflow", metavar="WORKFLOW"),
     option(RULE),
     argument("arguments", nargs="*", metavar="ARG", type=json_value, help=JSON_HELP),
-    *_SETTINGS,
+    *_ARGUMENTS,
     ACTING,
     REVISION,
 )
@@ -228,11 +229,7 @@ def create_command(options: Namespace, output: Output) -> int:
             args=options.arguments,
             kwargs=dict(options.keyword),
             queue=options.queue or "",
-            zone=options.zone,
-            overlap=options.overlap,
-            catch_up=options.catch_up,
-            window=options.window,
-            jitter=options.jitter,
+            **{name: getattr(options, name) for name in _SETTINGS},
         )
     output.say(f'The schedule "{made.name}" is created; its next moment is {made.next_at}.')
     return Exit.OK
@@ -245,7 +242,7 @@ def create_command(options: Namespace, output: Output) -> int:
     option(replace(RULE, default=None)),
     argument("--arg", action="append", metavar="ARG", type=json_value, help="all arguments, each given again"),
     argument("--no-window", action="store_true", help="make up for any missed moment"),
-    *_SETTINGS,
+    *_ARGUMENTS,
     ACTING,
     REVISION,
 )
@@ -254,15 +251,11 @@ def edit_command(options: Namespace, output: Output) -> int:
         edited = verbs.edit(
             options.name,
             rule=options.rule,
-            zone=options.zone,
             queue=options.queue,
             args=options.arg,
             kwargs=dict(options.keyword) or None,
-            overlap=options.overlap,
-            catch_up=options.catch_up,
-            window=options.window,
             no_window=options.no_window,
-            jitter=options.jitter,
+            **{name: getattr(options, name) for name in _SETTINGS},
         )
     output.say(f'The schedule "{edited.name}" is changed; its next moment is {edited.next_at}.')
     return Exit.OK

@@ -92,12 +92,16 @@ def show_command(options: Namespace, output: Output) -> int:
             output.json(_shown_data(run, page, now, with_payloads=options.payloads))
         else:
             _print_run(output, run, now, with_payloads=options.payloads)
-            _print_marks(output, run, now)
+            if marks := read_marks(run, now):
+                output.line()
+                output.table(["WHEN", "WHAT HAPPENED"], ((until(mark.at, now), mark.title) for mark in marks))
             if options.payloads:
                 _print_payloads(output, run)
             _print_history(output, run, page)
-            if options.payloads:
-                _print_saved(output, run, page)
+            for location, value in _saved(run, page).items() if options.payloads else ():
+                output.line()
+                output.line(f"saved by {location}:")
+                output.indented(pretty(value))
     if options.follow:
         return follow(run, output, options.interval.total_seconds())
     return Exit.OK
@@ -162,13 +166,6 @@ def _print_run(output: Output, run: Run, now: datetime, *, with_payloads: bool) 
     )
 
 
-def _print_marks(output: Output, run: Run, now: datetime) -> None:
-    """Print the operators' verbs on the run, and which workers died with it or took it over."""
-    if marks := read_marks(run, now):
-        output.line()
-        output.table(["WHEN", "WHAT HAPPENED"], ((until(mark.at, now), mark.title) for mark in marks))
-
-
 def _print_payloads(output: Output, run: Run) -> None:
     for field, text in (("input", run.input), ("output", run.output)):
         if text is not None:
@@ -203,13 +200,6 @@ def _saved(run: Run, page: TreePage) -> dict[str, Any]:
     return saved_by(run, [node.location for node in page.nodes if node.kind == EntryKind.STEP])
 
 
-def _print_saved(output: Output, run: Run, page: TreePage) -> None:
-    for location, value in _saved(run, page).items():
-        output.line()
-        output.line(f"saved by {location}:")
-        output.indented(pretty(value))
-
-
 def _row(workflow: str, node: TreeNode) -> tuple[object, ...]:
     attempts = _attempts(node) if node.kind == "step" else ""
     return (node.location, node.kind, Cell(node.status, node.status), attempts, _note(workflow, node))
@@ -234,21 +224,18 @@ def _marks(node: TreeNode) -> list[str]:
     about = node.entry.metadata if node.entry is not None else None
     is_undone = about is not None and about.rollback_completed_at is not None
     is_recovered = about is not None and 0 < node.failed_attempts >= max(1, about.attempts) and not node.has_failed
+    running = ""
+    if node.running is not None:
+        what = "rollback handler running" if node.running.is_rollback else "running"
+        running = f"{what} for {span(node.running.seconds)}"
     found = {
         node.note: True,
         "caught": node.is_caught,
         f"{plural(node.failed_attempts, 'failed attempt')} in all": is_recovered,
-        _running_words(node): True,
+        running: True,
         "undone": is_undone,
     }
     return [text for text, is_so in found.items() if text and is_so]
-
-
-def _running_words(node: TreeNode) -> str:
-    if node.running is None:
-        return ""
-    what = "rollback handler running" if node.running.is_rollback else "running"
-    return f"{what} for {span(node.running.seconds)}"
 
 
 # -- why

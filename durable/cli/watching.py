@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from django.utils import timezone
 
@@ -33,7 +33,7 @@ from durable.inspection.explanation import explain
 from durable.inspection.payloads import of_stream, pretty
 from durable.inspection.progress import progress_of
 from durable.inspection.reading import reading
-from durable.inspection.shown import ShownStatus, status_data, status_of
+from durable.inspection.shown import status_data, status_of
 from durable.inspection.wording import display_location
 from durable.listings.history import LogLine
 from durable.listings.shapes import Seen, data_of
@@ -70,14 +70,18 @@ def follow(run: Run, output: Output, interval: float) -> int:
                 continue
             revision, entries = newest, _entries(run)
         for location, (status, attempts) in _changes(seen, entries):
-            _print_entry(output, now, location, status, attempts)
+            again = f", attempt {attempts}" if attempts > 1 else ""
+            data = {"location": location, "status": status, "attempts": attempts}
+            _tell(output, now, data, f"{display_location(location)}: {status}{again}")
         seen = entries
         if told is not None and told != said:
             said = told
-            _print_status(output, now, run, told)
+            _tell(output, now, {"run": run.id, "status": status_data(run)}, told.words)
         if (current := _in_words(run, now)) != shown:
             shown = current
-            _print_state(output, now, run, current)
+            state, what = current
+            data = {"run": run.id, "state": state, "what": what}
+            _tell(output, now, data, f"run is {state}{f': {what}' if what else ''}")
     return Exit.OK if run.state == RunState.COMPLETED else Exit.REFUSED
 
 
@@ -96,29 +100,12 @@ def _in_words(run: Run, now: datetime) -> tuple[str, str]:
     return run.state, explain(run, now).headline if run.state != RunState.RUNNING else ""
 
 
-def _print_entry(output: Output, now: datetime, location: str, status: str, attempts: int) -> None:
+def _tell(output: Output, now: datetime, data: Mapping[str, Any], text: str) -> None:
+    """Print a change: its data with the time, or its text behind the time."""
     if output.format == "json":
-        output.json({"at": now.isoformat(), "location": location, "status": status, "attempts": attempts})
+        output.json({"at": now.isoformat(), **data})
         return
-    again = f", attempt {attempts}" if attempts > 1 else ""
-    output.line(f"{timezone.localtime(now):%H:%M:%S}  {display_location(location)}: {status}{again}")
-    output.stdout.flush()
-
-
-def _print_status(output: Output, now: datetime, run: Run, status: ShownStatus) -> None:
-    if output.format == "json":
-        output.json({"at": now.isoformat(), "run": run.id, "status": status_data(run)})
-        return
-    output.line(f"{timezone.localtime(now):%H:%M:%S}  {status.words}")
-    output.stdout.flush()
-
-
-def _print_state(output: Output, now: datetime, run: Run, shown: tuple[str, str]) -> None:
-    state, what = shown
-    if output.format == "json":
-        output.json({"at": now.isoformat(), "run": run.id, "state": state, "what": what})
-        return
-    output.line(f"{timezone.localtime(now):%H:%M:%S}  run is {state}{f': {what}' if what else ''}")
+    output.line(f"{timezone.localtime(now):%H:%M:%S}  {text}")
     output.stdout.flush()
 
 

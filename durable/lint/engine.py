@@ -13,6 +13,7 @@ import re
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
@@ -31,7 +32,7 @@ from durable.lint.modules import (
     workflow_name,
 )
 from durable.lint.reader import Reader
-from durable.lint.rules import RULES, Rule
+from durable.lint.rules import RULES
 
 _COMMENT: Final = re.compile(r"#.*?\bdurable:\s*allow\b\s*(?:\[(?P<ids>[^\]]*)\])?(?P<reason>[^#]*)")
 
@@ -137,26 +138,22 @@ def lint(paths: Iterable[Path]) -> list[Finding]:
                 continue
             module = project.module(path)
         except UnreadableError as error:
-            each = _unreadable(path, error)
+            each = _unreadable(str(path), error.line, "", error)
             found[each.id, each.path, each.line, ""] = each
             continue
         modules.append(module)
-        for each in _findings(module, RULES):
+        for each in _findings(module):
             found.setdefault((each.id, each.path, each.line, each.workflow), each)
-    return sorted(_allowed(found.values(), project, modules, RULES), key=_place)
+    return sorted(_allowed(found.values(), project, modules), key=attrgetter("path", "line", "id", "workflow"))
 
 
-def _place(finding: Finding) -> tuple[str, int, str, str]:
-    return finding.path, finding.line, finding.id, finding.workflow
-
-
-def _unreadable(path: Path, error: UnreadableError) -> Finding:
+def _unreadable(path: str, line: int, workflow: str, error: UnreadableError) -> Finding:
     return Finding(
-        id=UNREADABLE, path=str(path), line=error.line, workflow="", level="error", message=str(error), fix=error.fix
+        id=UNREADABLE, path=path, line=line, workflow=workflow, level="error", message=str(error), fix=error.fix
     )
 
 
-def _findings(module: Module, rules: Sequence[Rule]) -> Iterator[Finding]:
+def _findings(module: Module) -> Iterator[Finding]:
     try:
         workflows = list(_workflows(module))
     except RecursionError:
@@ -167,7 +164,7 @@ def _findings(module: Module, rules: Sequence[Rule]) -> Iterator[Finding]:
         facts = Facts(name=each.name, module=module, function=node, is_async=isinstance(node, ast.AsyncFunctionDef))
         try:
             Reader(facts).read(each.function, each.outer)
-            for rule in rules:
+            for rule in RULES:
                 for report in rule.check(facts):
                     yield Finding(
                         id=rule.id,
@@ -186,15 +183,7 @@ def _too_deep(module: Module, node: ast.AST, workflow: str) -> Finding:
     error = UnreadableError(
         "The code is nested too deeply to be read.", "Split the expression, or move data out of the code."
     )
-    return Finding(
-        id=UNREADABLE,
-        path=module.shown_path,
-        line=getattr(node, "lineno", 1),
-        workflow=workflow,
-        level="error",
-        message=str(error),
-        fix=error.fix,
-    )
+    return _unreadable(module.shown_path, getattr(node, "lineno", 1), workflow, error)
 
 
 def _workflows(module: Module) -> Iterator[_Found]:
@@ -236,12 +225,10 @@ def _local(node: FunctionDef, module: Module, outer: Env) -> Env:
     return env
 
 
-def _allowed(
-    found: Iterable[Finding], project: Project, modules: Sequence[Module], rules: Sequence[Rule]
-) -> Iterator[Finding]:
+def _allowed(found: Iterable[Finding], project: Project, modules: Sequence[Module]) -> Iterator[Finding]:
     """Yield the findings that no comment silences, and one for each comment that silences nothing."""
     by_path: dict[str, list[Allowance]] = {}
-    known = {each.id for each in rules} | {each.id for each in RULES}
+    known = {each.id for each in RULES}
     for finding in found:
         if finding.path not in by_path:
             by_path[finding.path] = _allowances_of(project.shown(finding.path))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Any, Final
 
 from durable.lint import operations
 from durable.lint.facts import Branch, Call, Comparison, Facts, Frame, Mutation, Operation, Start, Step
@@ -194,7 +194,7 @@ class Expressions:
             value = owner.names[node.id]
             return Result(value, owner.origins.get(node.id, _NONE))
         module = frame.module
-        if isinstance(module.definitions.get(node.id), ast.Assign | ast.AnnAssign | ast.AugAssign):
+        if _is_data(module, node.id):
             self.facts.globals_read.append((module, frame.node, node))
             if node.id in module.rebound:
                 return Result(None, frozenset({Origin("global", node.id, node.lineno)}))
@@ -545,19 +545,7 @@ class Expressions:
         value, origins = result
         if name in frame.globals or name in frame.nonlocals:
             owner = None if name in frame.globals else frame.env.parent and frame.env.parent.owner(name)
-            self._note(
-                Mutation(
-                    name=name,
-                    env=owner,
-                    module=frame.module,
-                    function=frame.node,
-                    node=node or frame.node,
-                    value=None,
-                    how="rebound",
-                    receiver=node,
-                ),
-                frame,
-            )
+            self._note(frame, name, owner, node or frame.node, value=None, how="rebound", receiver=node)
             if owner is not None:
                 owner.origins[name] = owner.origins.get(name, frozenset()) | origins
                 owner.names[name] = None
@@ -587,26 +575,14 @@ class Expressions:
             return
         owner = frame.env.owner(root.id)
         value = owner.names[root.id] if owner is not None else None
-        if owner is None and (root.id not in frame.module.definitions or not _is_data(frame.module, root.id)):
+        if owner is None and not _is_data(frame.module, root.id):
             return
         if root is not target and not isinstance(value, Input | Given) and isinstance(target, ast.Attribute):
             self._mutate_holder(target, node, frame)
             return
         if root is target and isinstance(node, ast.Attribute):
             self._mutate_holder(node, node, frame)
-        self._note(
-            Mutation(
-                name=root.id,
-                env=owner,
-                module=frame.module,
-                function=frame.node,
-                node=node,
-                value=value,
-                how="changed",
-                receiver=root,
-            ),
-            frame,
-        )
+        self._note(frame, root.id, owner, node, value=value, how="changed", receiver=root)
 
     def _mutate_holder(self, target: ast.Attribute, node: ast.AST, frame: Frame) -> None:
         """Record that a step changes an attribute of the object whose method it is.
@@ -620,26 +596,12 @@ class Expressions:
         held = owner.names[target.value.id] if owner is not None else None
         if held is None or held is not next(iter(step.function.given), None):
             return
-        name, env = step.holder
-        self._note(
-            Mutation(
-                name=name,
-                env=env,
-                module=frame.module,
-                function=frame.node,
-                node=node,
-                value=held,
-                how="changed",
-                attribute=target.attr,
-            ),
-            frame,
-        )
+        self._note(frame, *step.holder, node, value=held, how="changed", attribute=target.attr)
 
-    def _note(self, mutation: Mutation, frame: Frame) -> None:
-        if frame.step is not None:
-            frame.step.mutations.append(mutation)
-        else:
-            self.facts.mutations.append(mutation)
+    def _note(self, frame: Frame, name: str, env: Env | None, node: ast.AST, **details: Any) -> None:
+        """Note a mutation: a fact of the step around it, or of the code between."""
+        mutation = Mutation(name=name, env=env, node=node, module=frame.module, function=frame.node, **details)
+        (self.facts if frame.step is None else frame.step).mutations.append(mutation)
 
     # -- branches
 

@@ -109,7 +109,6 @@ _READS: Final = {"os.environ": "environment", "sys.argv": "environment"}
 
 #: The kinds of services that a step calls; rows of the project's database do not count.
 SERVICES: Final = frozenset({"network", "process"})
-KINDS: Final = tuple(_CALLS)
 
 _WRITES: Final = frozenset({"post", "patch", "send_mail", "send_mass_mail", "mail_admins", "mail_managers"})
 _MONEY: Final = frozenset({"charge", "refund", "payout", "capture_payment", "create_charge", "create_payment"})

@@ -83,17 +83,19 @@ def _is_looked_at(node: ast.AST, module: Module) -> bool:
         parent = module.parents.get(parent)
     if not isinstance(parent, ast.Return):
         return False
-    here: ast.AST | None = parent
+    return isinstance(_function_around(parent, module), ast.AsyncFunctionDef)  # a coroutine within a coroutine
+
+
+def _function_around(node: ast.AST, module: Module) -> ast.AST | None:
+    here: ast.AST | None = node
     while here is not None and not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef):
         here = module.parents.get(here)
-    return isinstance(here, ast.AsyncFunctionDef)  # a coroutine within a coroutine
+    return here
 
 
 def _is_awaited_later(assign: ast.AST, name: str, module: Module, used: dict[ast.AST, set[str]]) -> bool:
     """Return True if the name is awaited in the function, or passed to something that may await it."""
-    here: ast.AST | None = assign
-    while here is not None and not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef):
-        here = module.parents.get(here)
+    here = _function_around(assign, module)
     if here is None:
         return True
     if here not in used:
@@ -360,10 +362,6 @@ def _calls_and_then_writes(step: Step) -> bool:
         if each.kind == "query" or _is_request(each)
     ]
     return "network" in kinds and "write" in kinds[kinds.index("network") :]
-
-
-def _place(step: Step) -> tuple[Module, int]:
-    return step.operation.module, step.operation.line
 
 
 def _services(step: Step) -> set[str]:

@@ -225,10 +225,6 @@ def _changed_input(facts: Facts) -> Iterator[Report]:
             yield report(mutation, f"`{mutation.name}` is input of the workflow, and is changed here.")
 
 
-def _line(node: ast.AST) -> int:
-    return int(getattr(node, "lineno", 1))
-
-
 def _is_within(env: Env, functions: list[tuple[Module, Any]]) -> bool:
     """Return True if the names are those of the step's own functions."""
     here: Env | None = env
