@@ -15,7 +15,6 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from durable import runtime
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import ActionOutcome, RunState
@@ -25,7 +24,7 @@ from durable.inspection.counting import Count, count_capped
 from durable.inspection.explain_states import capitalized
 from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import either, span, thousands
-from durable.inspection.payloads import TooLarge, payload, read_within
+from durable.inspection.payloads import payload, recorded_input
 from durable.inspection.reading import read_alias
 from durable.inspection.run_rules import runs_within
 from durable.inspection.runs import RunCriteria
@@ -39,7 +38,6 @@ from durable.tag_hashes import is_hashed
 CAP: Final = 10_000  # rows of a bulk to count, and to search for failed runs
 _READ: Final = 500  # refused rows that are grouped
 _SHOWN: Final = 20  # runs of a group
-_MOST_INPUT: Final = 1024 * 1024  # bytes of an order that are read
 _REFUSED: Final = sorted(set(ActionOutcome) - {ActionOutcome.DONE})
 _FOLLOWED: Final = frozenset(
     {"recover", "settle", "resume", "wake", "cancel", "replay"}
@@ -242,16 +240,12 @@ def failed_again(bulk_id: str, verb: str, within: RunQuerySet | None = None) -> 
 
 
 def order_of(run: Run) -> Any:
-    """Return the order of a bulk's run; None if it is too large or cannot be read. Two statements."""
-    found = read_within(Run.objects.using(read_alias()).filter(pk=run.pk), "input", most=_MOST_INPUT).get(run.pk)
-    if found is None or isinstance(found, TooLarge):
-        return None
-    try:
-        given: Any = runtime.current().decode(found[0], Place(run.pk, "input"))
-        [order] = given["args"]
-    except Exception:  # noqa: BLE001  # a deleted class of a selection, a lost key: the rows of the log are enough
-        return None
-    return order
+    """Return the order of a bulk's run; None if it is too large or cannot be read: the rows of the log are enough.
+
+    Two statements.
+    """
+    args = (recorded_input(run) or {}).get("args", ())
+    return args[0] if len(args) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

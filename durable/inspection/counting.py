@@ -206,17 +206,12 @@ def grouped(queryset: QuerySet[Any], columns: Sequence[str], by: int, found: str
     ]
 
 
-def samples(querysets: Sequence[_Source], column: str, size: int) -> list[list[Any]]:
-    """Return the values of `column` in the first `size` rows of each queryset; one statement.
+def sample_rows(querysets: Sequence[_Source], columns: Sequence[str], size: int) -> list[list[tuple[Any, ...]]]:
+    """Return the values of `columns` in the first `size` rows of each queryset; one statement.
 
-    `column` may be an annotation. The values are as the database returns them. Give each queryset the order of an index
+    A column may be an annotation. The values are as the database returns them. Give each queryset the order of an index
     that serves it, as for capped counts.
     """
-    return [[value for (value,) in rows] for rows in sample_rows(querysets, [column], size)]
-
-
-def sample_rows(querysets: Sequence[_Source], columns: Sequence[str], size: int) -> list[list[tuple[Any, ...]]]:
-    """Return the values of `columns` in the first `size` rows of each queryset, as `samples` does; one statement."""
     found: list[list[tuple[Any, ...]]] = [[] for _ in range(_number_of(querysets))]
     for number, *values in _together(", ".join(columns), [each.values(*columns)[:size] for each in querysets]):
         found[number].append(tuple(values))

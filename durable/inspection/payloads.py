@@ -405,7 +405,7 @@ class EditableInput:
 
 
 def recorded_input(run: Run) -> dict[str, Any] | None:
-    """Return the run's decoded input; None if it is too large to edit, or cannot be read."""
+    """Return the run's decoded input; None if it is too large to edit, or cannot be read. Two statements."""
     found = read_within(Run.objects.using(read_alias()).filter(pk=run.pk), "input", most=_MOST).get(run.pk)
     if found is None or isinstance(found, TooLarge):
         return None

@@ -21,7 +21,7 @@ from durable.core.records import ENDED, HoldKind, KeyRecord, RunState
 from durable.core.tags import HASHED, MAX_TAGS, check_tag_name, tag_text
 from durable.core.time_limits import RunLimits
 from durable.core.words import Sentence, gettext_noop
-from durable.inspection.counting import Count, samples
+from durable.inspection.counting import Count, sample_rows
 from durable.inspection.humanize import relative, span
 from durable.inspection.payloads import jsonable, redacted
 from durable.inspection.queues import find_hold
@@ -176,7 +176,7 @@ def _before(run: Run, head_starts: list[int], now: datetime) -> _Before:
         lane = lane.exclude(state=RunState.PAUSED.value).filter(Q(lease_expires_at=None) | Q(lease_expires_at__lte=now))
         in_order = lane.order_by("start_tag", "wake_at", "id")
         parts += [in_order.filter(start_tag__lt=until), in_order.filter(start_tag=None, wake_at__lt=until)]
-    found = [each for ids in samples(parts, "id", _CAP + 1) for each in ids]
+    found = [run_id for rows in sample_rows(parts, ["id"], _CAP + 1) for (run_id,) in rows]
     return _Before([each for each in found if each != run.id][:_CAP], len(found) > _CAP)
 
 

@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
@@ -126,7 +126,7 @@ class Harness:
         self._watching: dict[str, _Eviction] = {}
         self._local: dict[str, Workflow[Any, Any]] = {}
         self._declared: frozenset[str] = frozenset()
-        self._in_force: list[AbstractContextManager[None]] = []
+        self._in_force: list[ExitStack] = []
         self._runtime = Runtime(
             store=self._store,
             codec=codec or runtime.production().codec,
@@ -151,17 +151,12 @@ class Harness:
         )
 
     def __enter__(self) -> Self:
-        loops = loop_threads.keep()  # from one pass to the next
-        loops.__enter__()
-        self._in_force.append(loops)
-        raising = guard.raising_by_default()
-        raising.__enter__()
-        self._in_force.append(raising)
-        refusing: AbstractContextManager[None] = nullcontext()
+        stack = ExitStack()
+        stack.enter_context(loop_threads.keep())  # from one pass to the next
+        stack.enter_context(guard.raising_by_default())
         if isinstance(self._store, InMemoryStore):
-            refusing = queries_refused(self._runtime, self._store.queues)
-        refusing.__enter__()
-        self._in_force.append(refusing)
+            stack.enter_context(queries_refused(self._runtime, self._store.queues))
+        self._in_force.append(stack)
         runtime.activate(self._runtime)
         trials.enter(self, self._store, is_watched=self._is_watched)
         return self
@@ -171,8 +166,7 @@ class Harness:
         try:
             runtime.deactivate(self._runtime)
         finally:
-            for _ in range(3):
-                self._in_force.pop().__exit__(None, None, None)
+            self._in_force.pop().close()
 
     def _require_force(self) -> None:
         if runtime.current() is not self._runtime:
@@ -311,14 +305,11 @@ class Harness:
     def _pass_until_nothing_is_due(self) -> None:
         rounds = 0
         # First the runs: those due before the moment of a tick must have ended by then.
-        while (due := self._run_due() + self._cascade() + self._sweep_slots()) or self._tick():
+        # The slots of limits that ended runs have given up are handed on, as the sweep does.
+        while (due := self._run_due() + self._cascade() + self._store.sweep_slots(self._now, 1_000)[1]) or self._tick():
             rounds += due or 1
             if rounds > _MAX_PASSES:
                 raise RuntimeError(f"after {rounds} passes runs are still due at {self._now}: do they wake each other?")
-
-    def _sweep_slots(self) -> int:
-        """Hand on the slots of limits that ended runs have given up, as the sweep does."""
-        return self._store.sweep_slots(self._now, 1_000)[1]
 
     def _cascade(self) -> int:
         """Cancel children of ended runs that are still open, as the sweep does; return how many."""
@@ -341,7 +332,8 @@ class Harness:
             if run.state in ENDED:
                 return self.peek(name)
             deadline = self._store.next_deadline(self._store.queues(), self._now)
-            if deadline is not None and (tick := self._next_tick()) is not None:
+            names = self._runtime.schedules
+            if deadline is not None and names and (tick := next_due(names)) is not None:
                 deadline = min(deadline, tick)
             if deadline is None:
                 raise RuntimeError(
@@ -350,10 +342,6 @@ class Harness:
                 )
             self._now = max(self._now, deadline)
         raise RuntimeError(f'run "{name}" has not ended after {_MAX_PASSES} deadlines')
-
-    def _next_tick(self) -> datetime | None:
-        names = self._runtime.schedules
-        return next_due(names) if names else None
 
     def _pass(self, claimed: RunRecord) -> None:
         self._declared = ends.declare(self._store, known=self._declared)  # a test may define workflows at any time
