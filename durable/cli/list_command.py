@@ -192,7 +192,6 @@ def counted(counts: FamilyCounts) -> str:
 
 
 def _what(run: Any, seen: Any) -> str:
-    """Return what the run does, and what it says itself."""
     status = seen.statuses.get(run.id)
     headline: str = seen.explanation(run).headline
     return headline if status is None else f"{headline}: {status.words}"

@@ -164,7 +164,6 @@ def _schedules() -> Iterator[Diagnosis]:
 
 
 def _limits() -> Iterator[Diagnosis]:
-    """Yield the limits that the code no longer has."""
     if unused := sorted({*unused_limits(), *unused_rates()}):
         found = f"neither the settings nor a workflow names: {', '.join(unused)}"
         advice = (

@@ -51,7 +51,6 @@ def _parts(options: Namespace) -> list[_Part]:
 
 
 def check(options: Namespace, output: Output) -> int:
-    """Check the runs that the options name, and return the exit status."""
     parts = _parts(options)
     if options.files and (options.open or options.ended is not None):
         raise CommandError("--from checks all runs of the files: leave out --open and --ended", returncode=Exit.USAGE)

@@ -156,7 +156,6 @@ def formats(*choices: str, also: str = "") -> Argument:
 
 
 def run_ids(*, may_be_none: bool = False) -> Argument:
-    """Return the ids of runs."""
     what = "run ids; - reads more of them from standard input, one a line"
     return argument("ids", nargs="*" if may_be_none else "+", metavar="ID", help=what)
 
@@ -166,8 +165,6 @@ RUN: Final = argument("id", metavar="ID")
 
 
 def filters(*given: Filter) -> Argument:
-    """Return the filters of a listing."""
-
     def add(parser: ArgumentParser) -> None:
         for each in given:
             _add_filter(parser, each)

@@ -74,9 +74,8 @@ class StepDurations:
 def workflow_durations(workflow: str, within: RunQuerySet | None = None) -> list[StepDurations]:
     """Return the durations of the workflow's steps, the slowest p95 first; two statements.
 
-    `within` limits the runs, for example to those that a user may see. Runs of each name of the workflow that this
-    process knows are sampled. A step whose location comes after the first `ENTRIES` of each sampled run is missing.
-    `FOLDED_FROM` or more places that differ only in numbers count as one.
+    Runs of each name of the workflow that this process knows are sampled. A step whose location comes after the first
+    `ENTRIES` of each sampled run is missing. `FOLDED_FROM` or more places that differ only in numbers count as one.
     """
     [runs] = _sampled_runs([workflow], within)
     entries = [_entries().filter(run_id=each).order_by("location") for each in runs]
@@ -281,7 +280,6 @@ class RunningStep:
 
     @property
     def is_rollback(self) -> bool:
-        """Whether it is a rollback handler."""
         return self.kind == ActivityKind.ROLLBACK
 
     @property
@@ -373,8 +371,7 @@ class RunningStack:
 def activities_of(run: Run, now: datetime, within: RunQuerySet | None = None) -> list[RunningStep]:
     """Return the running steps of the run at `now`, the oldest first.
 
-    One statement, and two for the usual durations if there are any steps; none for a run that no worker has. `within`
-    limits the runs used for usual durations, for example to those that a user may see.
+    One statement, and two for the usual durations if there are any steps; none for a run that no worker has.
     """
     return activities_of_runs([run], now, with_usual=True, within=within)[run.id]
 
@@ -396,10 +393,7 @@ def activities_of_runs(
 def list_activities(
     now: datetime, *, cursor: str | None = None, limit: int = PAGE, within: RunQuerySet | None = None
 ) -> ActivityPage:
-    """Return a page of the steps running at `now`, the oldest first; three statements. `within` limits the runs.
-
-    Raises InvalidCursorError.
-    """
+    """Return a page of the steps running at `now`, the oldest first; three statements. Raises InvalidCursorError."""
     rows = _oldest_first(Activity.objects.using(read_alias()).going_on(now), within)
     if (key := moment_key_of(cursor or None, int)) is not None:
         moment, number = key

@@ -77,12 +77,10 @@ class BulkSummary:
 
     @property
     def is_over(self) -> bool:
-        """Whether the bulk does nothing more."""
         return self.run is None or self.run.finished_at is not None
 
     @property
     def processed(self) -> int:
-        """The number of runs processed so far."""
         return self.done.number + self.refused.number
 
     @property
@@ -225,7 +223,7 @@ def failed_again(bulk_id: str, verb: str, within: RunQuerySet | None = None) -> 
     """Return the runs that failed again after the bulk's verb, among the newest `CAP` of its rows.
 
     For replays as new runs, the new runs count. After `recover` and `settle`, runs with a step that waits for a person
-    again count too. `within` limits the runs, for example to those that a user may see.
+    again count too.
     """
     every = runs_within(within)
     runs = every.filter(state=RunState.FAILED.value)
@@ -282,7 +280,6 @@ class FailedAgain:
 
 
 def bulks_among(run_ids: Iterable[str]) -> set[str]:
-    """Return the ids that are ids of bulks. One statement."""
     members = _rows(OuterRef("run_id"))
     heads = OperatorAction.objects.using(read_alias()).filter(run_id__in=list(run_ids), bulk_id="")
     return set(heads.filter(Exists(members)).values_list("run_id", flat=True))

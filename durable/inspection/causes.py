@@ -102,12 +102,10 @@ class CauseSummary:
 
     @property
     def is_muted(self) -> bool:
-        """Whether an operator has muted it."""
         return self.muted_at is not None
 
     @property
     def failed(self) -> Count:
-        """The number of failed runs."""
         number = max(0, self.count.number - self.held.number)
         return Count(number=number, is_capped=self.count.is_capped or self.held.is_capped)
 
@@ -151,8 +149,8 @@ def list_causes(
 
     `muted` selects the muted ones or the others. At most five statements.
 
-    `within` limits the runs, for example to those that a user may see. Their failures are searched for in a window
-    (`durable.inspection.pagination`), and all numbers count runs that are still failed or held. At most six statements.
+    With `within`, failures are searched for in a window (`durable.inspection.pagination`), and all numbers count runs
+    that are still failed or held. At most six statements.
     """
     if within is not None:
         return _within(within, now, muted, most)
@@ -248,7 +246,6 @@ def _failures(within: RunQuerySet | None) -> QuerySet[Failure]:
 
 
 def _builds() -> QuerySet[CauseBuild]:
-    """Return the builds that have seen causes, the newest first."""
     return CauseBuild.objects.using(read_alias()).order_by("-first_seen_at")
 
 
@@ -501,7 +498,6 @@ class FailedRun:
 
     @property
     def state(self) -> str:
-        """The run's state."""
         return RunState.FAILED
 
 
@@ -647,7 +643,6 @@ class Repeated:
 
     @property
     def note(self) -> str:
-        """The counts in sentences."""
         if self.is_partial:
             text = ngettext(
                 "At least %(number)s of them was repeated by another run already: what is left of it would be done a second time.",

@@ -67,13 +67,11 @@ class Comparison:
 
     @property
     def next_start(self) -> int | None:
-        """The start of the next page; None on the last."""
         end = self.start + len(self.rows)
         return end if end < self.total else None
 
     @property
     def previous_start(self) -> int | None:
-        """The start of the previous page; None on the first."""
         return max(0, self.start - PAGE) if self.start else None
 
 

@@ -161,7 +161,6 @@ def count_capped(querysets: Sequence[_Source], cap: int) -> list[Count]:
 
 
 def added(counts: Iterable[Count], cap: int) -> Count:
-    """Return the sum of counts, up to this cap."""
     found = list(counts)
     number = sum(each.number for each in found)
     return Count(number=min(number, cap), is_capped=number > cap or any(each.is_capped for each in found))
@@ -240,7 +239,6 @@ def _number_of(querysets: Sequence[_Source]) -> int:
 
 
 def _compiled(queryset: _Source) -> Iterable[tuple[str, Sequence[Any]]]:
-    """Return SQL and parameters of the queryset, or of each one of an OfEach."""
     if isinstance(queryset, OfEach):
         return queryset.compiled()
     return [queryset.query.get_compiler(using=read_alias()).as_sql()]

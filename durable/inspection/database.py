@@ -37,7 +37,6 @@ def missing_migrations() -> list[str]:
 
 
 def how_to_migrate() -> str:
-    """Return the command that applies the missing migrations."""
     return f"manage.py migrate durable --database {conf.DATABASE}"
 
 
@@ -61,7 +60,6 @@ def wrong_partitions() -> str | None:
 
 
 def how_to_partition() -> str:
-    """Return how to bring the tables and the setting together."""
     return (
         f"Run `manage.py durable partition --into {conf.PARTITIONS}`, which works while workers go on, "
         "or change the setting to what the tables have."
@@ -83,7 +81,6 @@ def wrong_isolation() -> str | None:
 
 
 def how_to_set_isolation() -> str:
-    """Return how to correct the isolation level."""
     return (
         "Run ALTER ROLE ... SET default_transaction_isolation = 'read committed' for durable's role (or ALTER DATABASE), "
         "connect again, and ask for another level in the transactions that need it."
@@ -118,7 +115,6 @@ def cached_tables() -> list[str]:
 
 
 def how_to_let_reads_through() -> str:
-    """Return the advice how to exempt durable's tables from a query cache."""
     return (
         "Exempt the app durable from the cache: its tables are written by functions in the database, which no cache notices, and "
         "a run that is told of old rows waits for ever. Of django-cachalot that is "

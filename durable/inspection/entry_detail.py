@@ -119,7 +119,6 @@ class Field:
 
     @property
     def title(self) -> str:
-        """The name for display."""
         if self.name in _TITLES:
             return str(_TITLES[self.name])
         if self.name.startswith("message"):
@@ -196,7 +195,6 @@ def inbox(run: Run, *, newest: int = MOST) -> list[QueueMessage]:
 
 
 def newest_messages(run: Run, most: int) -> QuerySet[QueueMessage]:
-    """Return the run's newest messages, the newest first."""
     return QueueMessage.objects.using(read_alias()).filter(run=run).order_by("-order")[:most]
 
 

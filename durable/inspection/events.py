@@ -74,7 +74,6 @@ class Event:
 
     @property
     def at(self) -> datetime:
-        """When it happened."""
         return self.key.at
 
 
@@ -195,9 +194,8 @@ _COMPLETED: Final = 5
 _COMPENSATED: Final = 6
 _NOT_COMPENSATED: Final = 7
 _ENDED: Final = 8
-#: The first pages that are stored.
-_OLDEST_FIRST: Final = "oldest first"
-_NEWEST_FIRST: Final = "newest first"
+#: The first pages that are stored, by whether the newest event is the first.
+_PAGES: Final = {False: "oldest first", True: "newest first"}
 _OF_ENTRIES: Final[Mapping[int, tuple[str, str]]] = {
     _BEGAN: ("created_at", "began"),
     _COMPLETED: ("completed_at", "completed"),
@@ -216,11 +214,11 @@ def count_events(run: Run) -> dict[str, Any]:
     statements.
     """
     return {"messages": run.message_count} | {
-        order: [
+        page: [
             [each.key.at.isoformat(), each.key.rank, each.key.row, each.location, each.attempt, each.by, each.detail]
-            for each in _of_history(run, None, is_newest_first=order == _NEWEST_FIRST)
+            for each in _of_history(run, None, is_newest_first=is_newest_first)
         ]
-        for order in (_OLDEST_FIRST, _NEWEST_FIRST)
+        for is_newest_first, page in _PAGES.items()
     }
 
 
@@ -239,9 +237,7 @@ def _known_of_history(run: Run, after: EventKey | None, *, is_newest_first: bool
             by=by,
             detail=detail,
         )
-        for moment, rank, row, location, attempt, by, detail in pages[
-            _NEWEST_FIRST if is_newest_first else _OLDEST_FIRST
-        ]
+        for moment, rank, row, location, attempt, by, detail in pages[_PAGES[is_newest_first]]
     ]
 
 
@@ -370,7 +366,6 @@ def read_logs(
 
 
 def newest_line(run: Run) -> int | None:
-    """Return the key of the newest line of a run's log, or None."""
     lines = LogLine.objects.using(read_alias()).filter(run=run).order_by("-id")
     return lines.values_list("id", flat=True).first()
 

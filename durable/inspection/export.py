@@ -103,7 +103,7 @@ class _Part:
     large: tuple[str, ...]
     payloads: tuple[str, ...]  # the large columns, not read without payloads
     as_data: Callable[[Run, Any, bool], dict[str, Any]]
-    hide: Callable[[Any], None] | None = None  # removes from a row what a reader of only some runs may not see
+    detail: Callable[[Any], str] | None = None  # of a row, for a reader who may see only some runs
     note: Callable[[Run, list[Any]], None] | None = None  # reads what rows of a batch need beside
 
     def read(self, run: Run, with_payloads: bool, within: RunQuerySet | None = None) -> Iterator[dict[str, Any]]:
@@ -122,8 +122,8 @@ class _Part:
             read.reverse()
             while read:
                 row = read.pop()
-                if within is not None and self.hide is not None:
-                    self.hide(row)
+                if within is not None and self.detail is not None:
+                    row.detail = self.detail(row)
                 data = self.as_data(run, row, with_payloads)
                 row._state.fields_cache.clear()  # break the cycle of an entry and its metadata
                 yield data
@@ -243,10 +243,6 @@ def _action(_run: Run, action: OperatorAction, _with_payloads: bool) -> dict[str
     }
 
 
-def _hide_runs(action: OperatorAction) -> None:
-    action.detail = detail_without_runs(action)
-
-
 def _error(run: Run, error: ErrorInfo | None, with_payloads: bool) -> dict[str, str] | None:
     if error is None:
         return None
@@ -289,5 +285,12 @@ _PARTS: Final = (
         payloads=("body", "response"),
         as_data=_message,
     ),
-    _Part(name="actions", found=_actions, large=("reason", "detail"), payloads=(), as_data=_action, hide=_hide_runs),
+    _Part(
+        name="actions",
+        found=_actions,
+        large=("reason", "detail"),
+        payloads=(),
+        as_data=_action,
+        detail=detail_without_runs,
+    ),
 )

@@ -48,7 +48,6 @@ class GroupCounts:
 
     @property
     def total(self) -> int:
-        """The number of the group's children that were counted."""
         return sum(self.states.values())
 
 
@@ -72,12 +71,10 @@ class FamilyCounts:
 
     @property
     def total(self) -> Count:
-        """The number of children."""
         return Count(number=sum(group.total for group in self.groups), is_capped=self.is_capped)
 
     @property
     def failed(self) -> Count:
-        """The number of failed children."""
         return Count(number=self.states.get(_FAILED, 0), is_capped=self.is_capped)
 
     @property
@@ -306,7 +303,7 @@ def children_left_note(run: Run, within: RunQuerySet | None) -> str:
     """Say how many children of an ended run are still to be cancelled; "" for none.
 
     "" too for a run that was read without its `cascade`. One query, a count that stops at 1,000, if some are left; else
-    none. `within` limits the children.
+    none.
     """
     if not Run.cascade.is_cached(run) or getattr(run, "cascade", None) is None:
         return ""
@@ -399,7 +396,6 @@ class LaterRecoveries:
 
     @property
     def text(self) -> str:
-        """The facts in a sentence without a full stop."""
         if self.is_after_end:
             text = ngettext(
                 "%(number)s of these was recovered after this run had ended, by %(who)s",
@@ -418,15 +414,13 @@ class LaterRecoveries:
 
     @property
     def at(self) -> datetime:
-        """When the newest recovery was."""
         return self.newest.created_at
 
 
 def recovered_later(run: Run, within: RunQuerySet | None) -> LaterRecoveries | None:
     """Return the later recoveries among the first 10,000 children of an ended run; None for none.
 
-    One statement, three more for a run with children that were ever recovered; none for an open run. `within` limits
-    the children, for example to those that a user may see.
+    One statement, three more for a run with children that were ever recovered; none for an open run.
     """
     if run.finished_at is None:
         return None

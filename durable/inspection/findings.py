@@ -319,7 +319,6 @@ def _held_starts(held: Mapping[str, Hold]) -> list[Finding]:
 
 
 def _with_reason(title: str, told: Mapping[str, str], hold: Hold) -> str:
-    """Return the title with its values, followed by the reason of the hold."""
     title %= told
     if not hold.reason:
         return title
@@ -427,7 +426,6 @@ def _few_rows(
 
 
 def _waiting_for_person(found: Sequence[tuple[_Row, str]]) -> list[Finding]:
-    """Return the finding of the runs with a step that waits for a person."""
     if not found:
         return []
     rows = [row for row, _beginning in found]

@@ -71,7 +71,6 @@ class ForkOutcome:
         return FAILED if recorded == EntryStatus.COMPLETED and self.failed else recorded
 
     def location_of(self, branch: str) -> str:
-        """Return the location of a branch."""
         return f"{self.location}/{escape(branch)}"
 
 
@@ -189,9 +188,6 @@ class FailedBranch:
 
     @property
     def text(self) -> str:
-        """The failed branch and the number of failed ones: 'Branch "mail" of "ship" failed first (2 of 3 branches
-        failed)'.
-        """
         if self.is_first:
             text = _('Branch "%(name)s" of "%(fork)s" failed first (%(note)s)')
         else:

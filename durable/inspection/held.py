@@ -77,7 +77,6 @@ class HeldHere:
 
     @property
     def location(self) -> str:
-        """The location of the step."""
         return self.step.location
 
     @property
@@ -251,5 +250,4 @@ def reason_of_stored(beginning: str) -> str:
 
 
 def held_by_reason(runs: Iterable[HeldRun]) -> Counter[tuple[str, str]]:
-    """Count the runs by workflow and reason."""
     return Counter((each.workflow, each.reason) for each in runs)

@@ -196,6 +196,5 @@ def shortened(text: str, length: int = 300) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """Return the error's text as a sentence."""
     text = str(error)
     return text[:1].upper() + text[1:].removesuffix(".") + "."

@@ -218,7 +218,6 @@ class OldSlot:
 
     @property
     def label(self) -> str:
-        """The limit and the key for display."""
         return limit_label(self.limit, self.key)
 
 

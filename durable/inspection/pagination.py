@@ -112,16 +112,13 @@ class RunOrder(StrEnum):
 
     @property
     def is_descending(self) -> bool:
-        """Whether the latest run is the first."""
         return self.value.startswith("-")
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of a run's key."""
         return ("id",) if self is RunOrder.BY_ID else (self.column, "id")
 
     def sorted_by(self, key: tuple[str, ...]) -> list[str]:
-        """Return the columns for `order_by`."""
         return [f"-{name}" if self.is_descending else name for name in key]
 
 
@@ -143,7 +140,6 @@ class Cursor:
 
     @classmethod
     def of(cls, run: Run, order: RunOrder) -> Cursor:
-        """Return the run's key."""
         return cls(None if order is RunOrder.BY_ID else getattr(run, order.column), run.id, order)
 
     @classmethod

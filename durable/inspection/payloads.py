@@ -476,7 +476,6 @@ def former_messages(run: Run, queues: Iterable[str], within: RunQuerySet | None)
     """Return the newest message of each of these queues whose body fits into JSON and is not redacted.
 
     Searches this run and the newest runs of its workflow; five statements. Show it to users with `view_payload`.
-    `within` limits the other runs, for example to those that a user may see: the newest of these are searched.
     """
     wanted = list(dict.fromkeys(queues))
     every = runs_within(within).order_by("-created_at", "-id")

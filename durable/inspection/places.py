@@ -194,7 +194,6 @@ def at_or_below(location: str) -> Q:
 
 
 def alone(record: Record) -> Place:
-    """Return the place of a single entry."""
     return Place(location=record.location, kind=record.kind, ordinal=record.ordinal, records=[record])
 
 
@@ -370,7 +369,6 @@ class PlaceNode:
 
     @property
     def is_scope(self) -> bool:
-        """Whether there are places inside."""
         return bool(self.children) or (self.is_partial and self.may_be_scope)
 
     @property
@@ -532,7 +530,6 @@ def _shape(node: PlaceNode) -> frozenset[str]:
 
 
 def _fold(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode:
-    """Fold the members into one node."""
     folded = _merged(location, group, opened)
     if opened != location:
         folded.members = _members([node for node in group if is_within(opened, node.location)], opened)

@@ -62,10 +62,7 @@ def find_hold(kind: HoldKind, name: str) -> Hold | None:
 
 
 def count_held_starts(workflows: Iterable[str], within: RunQuerySet | None = None) -> dict[str, Count]:
-    """Count the runs of each of these workflows that a hold has paused, up to `CAP`; one statement.
-
-    `within` limits the runs, for example to those that a user may see.
-    """
+    """Count the runs of each of these workflows that a hold has paused, up to `CAP`; one statement."""
     rows = HeldStart.objects.using(read_alias()).order_by("workflow", "run_id")
     rows = rows_within(rows, within)
     names = list(workflows)
@@ -159,7 +156,6 @@ class QueueSummary:
 
     @property
     def workers(self) -> int:
-        """The number of workers that take its runs."""
         return len(self.serving)
 
     @property

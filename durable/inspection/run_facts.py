@@ -116,7 +116,6 @@ def share_words(ranking: Ranking) -> str:
 
 
 def waits_for_worker(run: Run, now: datetime) -> bool:
-    """Return whether the run is due, and no worker has it."""
     is_held = run.lease_expires_at is not None and run.lease_expires_at > now
     return run.wake_at is not None and run.wake_at <= now and not is_held and run.state != RunState.PAUSED
 

@@ -271,7 +271,6 @@ class Lane:
 
     @property
     def is_of_failures(self) -> bool:
-        """Whether the rows of failures alone tell which runs match."""
         return self.plan.rest_of_failures is not None and self.within is None and not self.shown_text
 
     def of_failures(self, window: int) -> tuple[QuerySet[Failure], Cursor | None] | None:

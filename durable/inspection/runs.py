@@ -152,10 +152,9 @@ def list_runs(
 ) -> RunPage:
     """Return a page of the runs that match `wanted`, in `order`; by id if the filter has a prefix of one.
 
-    `within` limits the runs further, for example to those that a user may see. Five statements, and one more for each
-    requested state, each cause of a place, and in the order of `wake_at` each queue, if no index serves the filter.
-    One for the other names of a workflow or a queue. Raises InvalidCursorError for a text that is not a cursor of this
-    list.
+    Five statements, and one more for each requested state, each cause of a place, and in the order of `wake_at` each
+    queue, if no index serves the filter. One for the other names of a workflow or a queue. Raises InvalidCursorError
+    for a text that is not a cursor of this list.
     """
     learn_names_of(wanted)
     order = order_of(wanted, order)

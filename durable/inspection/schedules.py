@@ -94,13 +94,11 @@ def list_schedules(
 
 
 def find_schedule(name: str, now: datetime) -> ScheduleSummary | None:
-    """Return the schedule of this name; None if there is none."""
     row = Schedule.objects.using(read_alias()).filter(name=name).first()
     return None if row is None else _summaries([row], now)[0]
 
 
 def ticks_of(schedule: Schedule, most: int = 200) -> list[Tick]:
-    """Return the newest ticks of a schedule, newest first."""
     return list(Tick.objects.using(read_alias()).filter(schedule=schedule).order_by("-number")[:most])
 
 

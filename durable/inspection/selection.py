@@ -33,7 +33,6 @@ class Filtered:
 
     @property
     def is_everything(self) -> bool:
-        """Whether the filter has no condition."""
         return self.wanted.is_empty
 
     @property
@@ -149,11 +148,9 @@ class Chosen:
 
     @property
     def total(self) -> int | None:
-        """The number of ids."""
         return len(self.ids)
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """Return the ids from a position on."""
         begin = 0 if cursor is None else int(cursor)
         end = begin + limit
         return self.ids[begin:end], str(end) if end < len(self.ids) else None

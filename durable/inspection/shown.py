@@ -85,7 +85,6 @@ def _shown(workflow: str, row: RunStatus) -> ShownStatus:
 
 
 def shown_status(workflow: str, status: Status, revision: str = "") -> ShownStatus:
-    """Return the status of a run of this workflow, as it may be shown."""
     return ShownStatus(
         text=printable(str(redacted(workflow, "status", status.text))) if status.text else "",
         done=status.done,
@@ -114,7 +113,6 @@ def statuses_of(runs: Sequence[Run]) -> dict[str, ShownStatus]:
 
 
 def status_data(run: Run) -> dict[str, Any] | None:
-    """Return the run's status as data; None without one."""
     status = status_of(run)
     if status is None:
         return None

@@ -136,7 +136,6 @@ class Timeline:
         ]
 
     def _inside(self, number: int) -> Iterator[Row]:
-        """Yield the rows inside the row with this number."""
         depth = self.rows[number].depth
         return takewhile(lambda row: row.depth > depth, self.rows[number + 1 :])
 
@@ -346,7 +345,6 @@ def _only_place(group: PlaceNode) -> PlaceNode | None:
 
 
 def _title(node: PlaceNode, group: PlaceNode) -> str:
-    """Return the name of a row, with the name of the only place inside unless it is the same."""
     only = _only_place(group)
     return node.title if only is None or only.title == node.title else f"{node.title} / {only.title}"
 
@@ -474,7 +472,6 @@ class Piece:
 
     @property
     def length(self) -> timedelta:
-        """The span of time that the piece stands for."""
         return self.ends_at - self.begins_at
 
 
@@ -486,21 +483,17 @@ class TimeAxis:
 
     @property
     def begins_at(self) -> datetime:
-        """The time at the left end."""
         return self.pieces[0].begins_at
 
     @property
     def ends_at(self) -> datetime:
-        """The time at the right end."""
         return self.pieces[-1].ends_at
 
     @property
     def gaps(self) -> Sequence[Piece]:
-        """The folded pieces."""
         return [piece for piece in self.pieces if piece.is_gap]
 
     def position(self, moment: datetime) -> float:
-        """Return where the moment is, from 0 to 1."""
         for piece in self.pieces:
             if moment <= piece.ends_at:
                 part = (moment - piece.begins_at) / piece.length if piece.length else 0.0

@@ -83,7 +83,6 @@ class FailedAttempts:
     _folded: Mapping[str, Sequence[str]]  # the locations by masked location
 
     def at(self, location: str) -> Sequence[AttemptSpan]:
-        """Return the failed attempts at a location."""
         return self._attempts.get(location, ())
 
     def spans(self, node: PlaceNode) -> Iterator[Work]:

@@ -94,7 +94,6 @@ class TreeNode:
 
     @property
     def is_open(self) -> bool:
-        """Whether the node is not complete."""
         return self.status in _OPEN
 
     @property
@@ -142,17 +141,14 @@ class TreePage:
 
     @property
     def previous_start(self) -> int | None:
-        """The start of the previous page; None on the first."""
         return max(0, self.start - self.size) if self.start else None
 
     @property
     def end(self) -> int:
-        """The end of this page."""
         return self.start + len(self.nodes)
 
     @property
     def next_start(self) -> int | None:
-        """The start of the next page; None on the last."""
         return self.end if self.end < self.total else None
 
 
@@ -208,7 +204,6 @@ def history_tree(
 
 
 def _page_of(run: Run, window: Window, running: Iterable[RunningStep], size: int) -> TreePage:
-    """Return a page of a long history."""
     forks = [location for _, location, kind, *_ in window.rows if kind in FORKS]
     outcomes = read_outcomes(run.id, forks) if forks else {}
     built = _Builder(window.rows, outcomes, _failed_attempts(run.id, window.locations), running, is_whole=False)
@@ -341,7 +336,6 @@ def _kept(node: TreeNode) -> TreeNode | None:
 
 
 def _failed_attempts(run_id: str, locations: Sequence[str] | None = None) -> dict[str, int]:
-    """Return the number of failed attempts by location, for these locations or all."""
     found = Attempt.objects.using(read_alias()).filter(run=run_id).order_by()
     if locations is not None:
         found = found.filter(location__in=locations)
@@ -446,12 +440,10 @@ class Window:
 
     @property
     def is_last(self) -> bool:
-        """Whether no entry follows the page."""
         return self.start + len(self.keys) >= self.total
 
     @property
     def locations(self) -> list[str]:
-        """The locations of the page's entries."""
         return [location for key, location, *_ in self.rows if key in self.keys]
 
 

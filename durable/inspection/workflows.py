@@ -71,7 +71,6 @@ class NamedWorkflow:
 
     @property
     def other_names(self) -> tuple[str, ...]:
-        """The other names, the oldest first."""
         return tuple(each for each in self.names if each != self.name)
 
     def among(self, found: Mapping[str, T]) -> T | None:
@@ -173,7 +172,6 @@ class Bar:
 
     @property
     def total(self) -> int:
-        """The number of all runs in the bar."""
         return self.completed + self.failed + self.cancelled
 
 
@@ -193,32 +191,26 @@ class Throughput:
 
     @property
     def completed(self) -> int:
-        """The number of completed runs."""
         return sum(bar.completed for bar in self.bars)
 
     @property
     def failed(self) -> int:
-        """The number of failed runs."""
         return sum(bar.failed for bar in self.bars)
 
     @property
     def cancelled(self) -> int:
-        """The number of cancelled runs."""
         return sum(bar.cancelled for bar in self.bars)
 
     @property
     def total(self) -> int:
-        """The number of all runs."""
         return self.completed + self.failed + self.cancelled
 
     @property
     def begin(self) -> datetime:
-        """The beginning of the first bar."""
         return self.bars[0].begins
 
     @property
     def end(self) -> datetime:
-        """The end of the last bar."""
         return self.bars[-1].begins + self.width
 
 
@@ -429,10 +421,7 @@ def list_workflows(now: datetime, after: str = "") -> tuple[list[WorkflowSummary
 
 
 def workflow_stats(names: Sequence[str], within: RunQuerySet | None = None) -> WorkflowStats:
-    """Return the numbers of the workflow that has these names; five statements.
-
-    `within` limits the runs, for example to those a user sees.
-    """
+    """Return the numbers of the workflow that has these names; five statements."""
     runs = _runs(names, within)
     steps = workflow_durations(names[-1], within)
     p50, p95, sampled = _durations(runs)
@@ -454,7 +443,7 @@ def workflow_stats(names: Sequence[str], within: RunQuerySet | None = None) -> W
 def workflow_causes(names: Sequence[str], within: RunQuerySet | None) -> list[tuple[Cause, int]]:
     """Return the causes of the newest `SAMPLE` failed runs of the workflow with these names; three statements.
 
-    The commonest first, with their numbers. `within` limits the runs, for example to those a user sees.
+    The commonest first, with their numbers.
     """
     failed = newest_rows(_newest_ended(_runs(names, within), RunState.FAILED), ["finished_at", "id"], SAMPLE)
     of_runs = Failure.objects.using(read_alias()).filter(run__in=[unpack(each) for _, each in failed], is_open=True)
@@ -552,8 +541,8 @@ _STATES: Final = [state.value for state in RunState]
 def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
     """Return the number of runs in each state, every state included, each counted up to `STATE_CAP`; one statement.
 
-    `within` limits the runs, for example to those that a user may see. If no index serves it, or they are more than
-    `STATE_CAP`, they are counted among the newest `STATE_CAP` of each state, with at most two more statements.
+    If no index serves `within`, or these runs are more than `STATE_CAP`, they are counted among the newest `STATE_CAP`
+    of each state, with at most two more statements.
     """
     if within is None or (has_own_index(within) and are_few(within, STATE_CAP)):
         return count_everyone(within)[0]

@@ -195,8 +195,6 @@ class Comparison:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Facts:
-    """All facts found in one workflow."""
-
     name: str
     module: Module
     function: FunctionNode
@@ -264,7 +262,6 @@ class Finding:
     fix: str
 
     def as_data(self) -> dict[str, Any]:
-        """Return the finding as JSON has it."""
         return asdict(self)
 
 

@@ -394,7 +394,6 @@ class Module:
 
     @cached_property
     def stars(self) -> list[str]:
-        """The modules of which all names are imported."""
         return [
             self.absolute(each)
             for each in statements(self.tree.body)
@@ -417,7 +416,6 @@ class Module:
         return isinstance(made, External) and made.name in ("itertools.count", "itertools.cycle", "builtins.iter")
 
     def absolute(self, node: ast.ImportFrom) -> str:
-        """Return the absolute name of the module in an import."""
         if not node.level:
             return node.module or ""
         parents = self.package.split(".") if self.package else []
@@ -627,7 +625,6 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def workflow_decorator(node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module) -> ast.expr | None:
-    """Return the decorator that makes a function a workflow, if it has one."""
     return next((each for each in node.decorator_list if is_workflow_decorator(each, module)), None)
 
 

@@ -106,7 +106,6 @@ class Arguments:
         return self.of(0, "name")
 
     def of(self, position: int, keyword: str) -> Result:
-        """Return the argument at a position, or of a keyword."""
         if position < len(self.values):
             return self.values[position]
         return self.keywords.get(keyword, NOTHING)

@@ -751,7 +751,6 @@ class _Eviction(Eviction):
         self._asked = ""
 
     def look(self) -> None:
-        """Read the pending request of an operator."""
         self._asked = self._store.requests([self._run_id]).get(self._run_id, "")
 
     @property

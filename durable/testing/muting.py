@@ -61,7 +61,6 @@ class _Mute(logging.Filter):
         self._is_spared = frozenset() if wholly else frozenset({_OF_WORKFLOWS})
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is let through."""
         name = record.name
         return name in self._is_spared or not _is_of_durable(name)
 

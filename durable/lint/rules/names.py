@@ -146,7 +146,6 @@ def _bound(node: ast.AST) -> set[str]:
 
 
 def _nodes_around(operation: Operation) -> set[ast.AST]:
-    """Return the nodes around an operation within its function."""
     found: set[ast.AST] = set()
     here: ast.AST | None = operation.node
     while here is not None and here is not operation.function:

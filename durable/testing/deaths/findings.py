@@ -40,7 +40,6 @@ class Finding:
 
     @property
     def fails(self) -> bool:
-        """Whether it fails the session."""
         return self.verdict in FAILING
 
     def group(self) -> tuple[str, ...]:
@@ -67,7 +66,6 @@ class TestDeaths:
 
     @classmethod
     def of_json(cls, data: dict[str, Any]) -> TestDeaths:
-        """Read what `as_json` has made."""
         found = [Finding(**{**each, "keys": tuple(each["keys"])}) for each in data["findings"]]
         return cls(**{**data, "findings": found})
 

@@ -151,7 +151,6 @@ class Deaths:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the report."""
         terminalreporter.ensure_newline()
         terminalreporter.section("durable: deaths")
         for line, is_failing in self.report.lines():

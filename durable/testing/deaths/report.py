@@ -89,7 +89,6 @@ class Report:
 
     @property
     def failing(self) -> list[Group]:
-        """The groups that fail the session."""
         return self.groups("twice", "between", "ended")
 
     def seen(self, verdict: Verdict) -> list[Group]:
@@ -170,7 +169,6 @@ class Report:
         return f"{group.title()}, after a death {group.first.death}{others}"
 
     def markdown(self) -> str:
-        """Return the report as a page."""
         parts = ["# Deaths", "", self.count()]
         for group in self.failing:
             keys = f", {group.keys()}" if group.keys() else ""
@@ -221,7 +219,6 @@ def _plural(one: str, many: str, number: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text for a line of Markdown."""
     for character in "\\`*_<>|[]#":
         text = text.replace(character, f"\\{character}")
     return " ".join(text.split())
