@@ -7,8 +7,17 @@ from django.urls import path, re_path
 from durable.api.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
 from durable.api.base import list_view, one_view
 from durable.api.bulks import BulkPlanView, BulksView, BulkView
-from durable.api.messages import AskView, DeleteMessageView, EventsView, MessagesView, MessageView, MoveMessageView
-from durable.api.questions import QUESTION_VERBS, QuestionsView, QuestionView
+from durable.api.messages import (
+    QUESTION_VERBS,
+    AskView,
+    DeleteMessageView,
+    EventsView,
+    MessagesView,
+    MessageView,
+    MoveMessageView,
+    QuestionsView,
+    QuestionView,
+)
 from durable.api.reference import DocsView, RootView, SchemaView
 from durable.api.runs import (
     ComparisonView,

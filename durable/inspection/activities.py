@@ -394,7 +394,9 @@ def list_activities(
     now: datetime, *, cursor: str | None = None, limit: int = PAGE, within: RunQuerySet | None = None
 ) -> ActivityPage:
     """Return a page of the steps running at `now`, the oldest first; three statements. Raises InvalidCursorError."""
-    rows = _oldest_first(Activity.objects.using(read_alias()).going_on(now), within)
+    rows = Activity.objects.using(read_alias()).going_on(now).order_by("began_at", "pk")
+    if within is not None:
+        rows = on_visible(rows, within)
     if (key := moment_key_of(cursor or None, int)) is not None:
         moment, number = key
         rows = rows.filter(Q(began_at__gt=moment) | Q(began_at=moment, pk__gt=number), began_at__gte=moment)
@@ -405,10 +407,10 @@ def list_activities(
     return ActivityPage(steps=steps[:limit], next_cursor=cursor_of(moment.isoformat(), number))
 
 
-def hung_steps(now: datetime, within: RunQuerySet | None = None) -> list[RunningStep]:
+def hung_steps(now: datetime) -> list[RunningStep]:
     """Return the hung steps, the oldest first; three statements. Examines the oldest `MOST` running steps."""
-    old = _current(now, within).filter(began_at__lte=now - timedelta(seconds=HUNG_AFTER))
-    return [step for step in _read(old[:MOST_ACTIVITIES], now, with_usual=True, within=within) if step.is_hung]
+    old = _current(now).filter(began_at__lte=now - timedelta(seconds=HUNG_AFTER))
+    return [step for step in _read(old[:MOST_ACTIVITIES], now, with_usual=True) if step.is_hung]
 
 
 def read_stack(run: Run, location: str, now: datetime) -> RunningStack | None:
@@ -420,13 +422,8 @@ def read_stack(run: Run, location: str, now: datetime) -> RunningStack | None:
     return RunningStack(text=text, asked_at=row.stack_asked_at, taken_at=row.stack_taken_at)
 
 
-def _current(now: datetime, within: RunQuerySet | None = None) -> ActivityQuerySet:
-    return _oldest_first(Activity.objects.using(read_alias()).current(now), within)
-
-
-def _oldest_first(rows: ActivityQuerySet, within: RunQuerySet | None) -> ActivityQuerySet:
-    rows = rows.order_by("began_at", "pk")
-    return rows if within is None else on_visible(rows, within)
+def _current(now: datetime) -> ActivityQuerySet:
+    return Activity.objects.using(read_alias()).current(now).order_by("began_at", "pk")
 
 
 def _read(

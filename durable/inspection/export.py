@@ -77,12 +77,12 @@ class _Writer:
         self._is_complete = True
 
     def begin(self, run: dict[str, Any]) -> str:
-        return f'{{"run": {json.dumps(run, indent=self._indent)}'
+        return f'{{"run": {json.dumps(run, indent=self._indent, default=datetime.isoformat)}'
 
     def rows(self, name: str, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
         yield f',{self._break}"{name}": ['
         for number, row in enumerate(rows):
-            text = json.dumps(row, indent=self._indent)
+            text = json.dumps(row, indent=self._indent, default=datetime.isoformat)
             if number >= MOST or len(text) > self._left:
                 self._is_complete = False
                 break
@@ -141,16 +141,16 @@ def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str,
         "queue": run.queue,
         "state": run.state,
         "summary": str(redacted(run.workflow, "error", summary)),
-        "created_at": _text(run.created_at),
-        "started_at": _text(run.started_at),
-        "finished_at": _text(run.finished_at),
-        "wake_at": _text(run.wake_at),
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "wake_at": run.wake_at,
         "parent": run.parent_id if run.parent_id in existing else None,
         "children": family_data(children),
         "schedule": tick_data(tick),
         "replay_of": run.replay_of_id if run.replay_of_id in existing else None,
         "error": _error(run, run.error, with_payloads),
-        "deadline": _text(limits.deadline),
+        "deadline": limits.deadline,
         "work_limit": limits.work_limit,
         "worked": None if limits.work_limit is None else limits.worked,
         "key": None if key is None else key.key,
@@ -173,11 +173,11 @@ def _entry(run: Run, entry: Entry, with_payloads: bool) -> dict[str, Any]:
         "kind": entry.kind,
         "status": metadata.status,
         "attempts": metadata.attempts,
-        "created_at": _text(metadata.created_at),
-        "last_attempt_at": _text(metadata.last_attempt_at),
-        "next_attempt_at": _text(metadata.next_attempt_at),
-        "completed_at": _text(metadata.completed_at),
-        "rollback_completed_at": _text(metadata.rollback_completed_at),
+        "created_at": metadata.created_at,
+        "last_attempt_at": metadata.last_attempt_at,
+        "next_attempt_at": metadata.next_attempt_at,
+        "completed_at": metadata.completed_at,
+        "rollback_completed_at": metadata.rollback_completed_at,
         "error": _error(run, metadata.error, with_payloads),
         "rollback_error": _error(run, metadata.rollback_error, with_payloads),
         "data": entry_facts(run, entry),
@@ -199,8 +199,8 @@ def _attempt(run: Run, attempt: Attempt, with_payloads: bool) -> dict[str, Any]:
         "location": attempt.location,
         "number": attempt.number,
         "worker": attempt.worker,
-        "started_at": _text(attempt.started_at),
-        "finished_at": _text(attempt.finished_at),
+        "started_at": attempt.started_at,
+        "finished_at": attempt.finished_at,
         "error": _error(run, attempt.error, with_payloads),
     }
 
@@ -217,7 +217,7 @@ def _message(run: Run, message: QueueMessage, with_payloads: bool) -> dict[str, 
     data: dict[str, Any] = {
         "id": message.id,
         "queue": message.queue,
-        "sent_at": _text(message.sent_at),
+        "sent_at": message.sent_at,
         "state": message.state,
         "received_by": message.received_by or None,
     }
@@ -231,7 +231,7 @@ def _message(run: Run, message: QueueMessage, with_payloads: bool) -> dict[str, 
 
 def _action(_run: Run, action: OperatorAction, _with_payloads: bool) -> dict[str, Any]:
     return {
-        "at": _text(action.created_at),
+        "at": action.created_at,
         "actor": action.actor_label,
         "source": action.source,
         "action": action.action,
@@ -248,10 +248,6 @@ def _error(run: Run, error: ErrorInfo | None, with_payloads: bool) -> dict[str, 
         return None
     data = {"type": error.type, "message": str(redacted(run.workflow, "error", error.message))}
     return data | ({"traceback": redacted_traceback(run.workflow, error)} if with_payloads else {})
-
-
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
 
 
 def _entries(run: Run) -> QuerySet[Entry]:

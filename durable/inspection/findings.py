@@ -33,13 +33,12 @@ from durable.inspection.limits import LongLine, OldSlot, StillLine, slot_trouble
 from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
 from durable.inspection.reading import read_alias
-from durable.inspection.run_rules import runs_within
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.wording import command, worker_command
 from durable.inspection.workers import QueueState, Workers
 from durable.inspection.workflows import each_once
-from durable.models import DatabaseMark, OperatorAction
+from durable.models import DatabaseMark, OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 from durable.models.workers import ONLY
@@ -97,17 +96,15 @@ class Finding:
     period: tuple[datetime, datetime] | None = None
 
 
-def collect_findings(
-    now: datetime, workers: Workers, *, failed: Sequence[FailedRun] | None = None, within: RunQuerySet | None = None
-) -> list[Finding]:
+def collect_findings(now: datetime, workers: Workers, *, failed: Sequence[FailedRun] | None = None) -> list[Finding]:
     """Return the findings at `now`, the most urgent first; [] if there are none.
 
     `workers` and `failed` are the results of `worker_overview()` and `failed_runs()`, which a page also shows.
     """
-    runs = runs_within(within)
-    failed = failed_runs(within) if failed is None else failed
+    runs: RunQuerySet = Run.objects.using(read_alias())
+    failed = failed_runs() if failed is None else failed
     paused, held = all_holds()
-    slots = slot_troubles(now, within)
+    slots = slot_troubles(now)
     stale, diverging, held_rows, unreceived = _few_rows(runs, now)
     snapshots, ids = old_snapshots_and_ids()
     unserved = _unserved(workers)
@@ -123,8 +120,8 @@ def collect_findings(
         *_waiting_for_person(held_rows),
         *_leases(stale),
         *_stopped_bulks(runs),
-        *_hung(now, within),
-        *(_schedules(now) if within is None else []),
+        *_hung(now),
+        *_schedules(now),
         *_lines(slots.still),
         *_idle_slots(slots.idle),
         *_kept_slots(slots.kept),
@@ -134,7 +131,7 @@ def collect_findings(
         *_messages_left(unreceived),
         *_snapshots(snapshots),
         *_transaction_ids(ids),
-        *(_retention(now) if within is None else []),
+        *_retention(now),
     ]
 
 
@@ -578,8 +575,8 @@ def _stopped_bulks(runs: RunQuerySet) -> list[Finding]:
     return [_finding("bulk_stopped", title, advice, rows, None, command("bulk", rows[0][0]))]
 
 
-def _hung(now: datetime, within: RunQuerySet | None) -> list[Finding]:
-    found = hung_steps(now, within)
+def _hung(now: datetime) -> list[Finding]:
+    found = hung_steps(now)
     if not found:
         return []
     oldest = found[0]

@@ -264,8 +264,8 @@ class SlotTroubles:
     idle: list[OldSlot]
 
 
-def slot_troubles(now: datetime, within: RunQuerySet | None) -> SlotTroubles:
-    """Return the problems with the limits' slots at `now`, for the runs `within`.
+def slot_troubles(now: datetime) -> SlotTroubles:
+    """Return the problems with the limits' slots at `now`.
 
     A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken.
     It is long if 20 such runs wait, the first of them for a minute, while all slots of its key are held. A slot is kept
@@ -274,7 +274,7 @@ def slot_troubles(now: datetime, within: RunQuerySet | None) -> SlotTroubles:
     of each. Three statements; one if there are no limits.
     """
     limits = {limit.name: limit.number for limit in _limits()}
-    waiting, *held = _old_slots(now, within)
+    waiting, *held = _old_slots(now)
     waiting_slots, kept, idle = _oldest([waiting, *held], limits, now)
     still, long = _lines(now, waiting_slots, limits)
     return SlotTroubles(
@@ -285,11 +285,11 @@ def slot_troubles(now: datetime, within: RunQuerySet | None) -> SlotTroubles:
     )
 
 
-def _old_slots(now: datetime, within: RunQuerySet | None) -> list[QuerySet[Slot]]:
+def _old_slots(now: datetime) -> list[QuerySet[Slot]]:
     """Return the awaited slots, the kept slots (held for longer than `KEPT`), and the idle slots (for longer than
     `IDLE`).
     """
-    slots = _slots(within)
+    slots = Slot.objects.using(read_alias())
     held = slots.filter(is_held=True)
     return [
         slots.filter(is_held=False, since__lt=now - WAITED),
@@ -332,14 +332,14 @@ def _named_limits() -> set[str]:
 def unused_limits() -> list[str]:
     """Return the limits that this process's settings and workflows do not name, and of which no run has a slot."""
     others = [limit.name for limit in _limits() if limit.name not in _named_limits()]
-    return [each for each in others if not _slots(None).filter(limit=each).exists()]
+    return [each for each in others if not Slot.objects.using(read_alias()).filter(limit=each).exists()]
 
 
 def count_slots(cap: int) -> list[LimitCounts]:
     """Return the counts of at most 100 limits, each up to `cap`; three statements."""
     names = [limit.name for limit in _limits()]
-    held = [_slots(None).filter(limit=name, is_held=True).order_by("limit", "is_held", "since") for name in names]
-    waiting = [_slots(None).filter(limit=name, is_held=False).order_by("limit", "is_held", "since") for name in names]
+    slots = Slot.objects.using(read_alias()).order_by("limit", "is_held", "since")
+    held, waiting = ([slots.filter(limit=name, is_held=is_held) for name in names] for is_held in (True, False))
     if not names:
         return []
     counts = count_capped([*held, *waiting], cap)
@@ -357,11 +357,6 @@ def count_slots(cap: int) -> list[LimitCounts]:
 
 def _limits() -> list[Limit]:
     return list(Limit.objects.using(read_alias()).order_by("name")[:_MOST_TROUBLED])
-
-
-def _slots(within: RunQuerySet | None) -> QuerySet[Slot]:
-    slots = Slot.objects.using(read_alias())
-    return slots.all() if within is None else slots.filter(run__in=within)
 
 
 def _of_run(now: datetime) -> QuerySet[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -133,19 +133,12 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSummary:
+class QueueSummary(QueueState):
     """A queue. The longest of its `due` runs has been due since `oldest_due_at`. `in_hand` runs are being executed.
 
-    `is_known`: it is one of the project's queues. `has_runs`: it has runs that will wake or are held. `has_workflows`:
-    it is a workflow's default queue.
-
-    `came` are created runs, `went` ended ones. `serving` are the workers that take its runs.
+    `came` are created runs, `went` ended ones. `serving` are the `workers` that take its runs.
     """
 
-    name: str
-    is_known: bool
-    has_runs: bool
-    has_workflows: bool
     due: Count
     oldest_due_at: datetime | None
     in_hand: Count
@@ -153,10 +146,6 @@ class QueueSummary:
     went: Flow
     serving: Sequence[WorkerState]
     hold: Hold | None
-
-    @property
-    def workers(self) -> int:
-        return len(self.serving)
 
     @property
     def is_paused(self) -> bool:
@@ -176,7 +165,8 @@ def list_queues(
     paused = paused_queues()
     states = {each.name: each for each in workers.queues}
     for each in paused if within is None else ():
-        unknown = QueueState(name=each, workers=0, is_known=False, has_runs=False, has_workflows=False)
+        number = len(serving(workers.workers, each))
+        unknown = QueueState(name=each, workers=number, is_known=False, has_runs=False, has_workflows=False)
         states.setdefault(each, unknown)
     chosen = [each for each in states.values() if name in (None, each.name)]
     if not chosen:
@@ -191,10 +181,7 @@ def list_queues(
     went = _rates(runs.filter(finished_at__gte=begin).order_by("-finished_at"), "finished_at", now)
     return [
         QueueSummary(
-            name=each.name,
-            is_known=each.is_known,
-            has_runs=each.has_runs,
-            has_workflows=each.has_workflows,
+            **asdict(each),
             due=count,
             oldest_due_at=moment_of(rows[0][0]) if rows else None,
             in_hand=Count(number=in_hand[each.name], is_capped=len(held) >= SAMPLE),

@@ -91,7 +91,11 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """One queue of RQ_QUEUES or of runs: the number of its workers, and whether runs need it."""
+    """One queue of RQ_QUEUES or of runs: the number of its workers, and whether runs need it.
+
+    `is_known`: it is one of the project's queues. `has_runs`: it has runs that will wake or are held. `has_workflows`:
+    it is a workflow's default queue.
+    """
 
     name: str
     workers: int
@@ -138,12 +142,12 @@ def worker_overview(within: RunQuerySet | None = None) -> Workers:
     )
 
 
-def find_worker(name: str, within: RunQuerySet | None = None) -> WorkerState | None:
+def find_worker(name: str) -> WorkerState | None:
     """Return the worker of this name with the runs that it holds, at most `MOST`; None if it is not known."""
     row = WorkerProcess.objects.using(read_alias()).filter(name=name).first()
     if row is not None:
-        return _with_runs(_of_row(row), _held(within, worker=name))
-    return next((each for each in worker_overview(within).workers if each.name == name), None)
+        return _with_runs(_of_row(row), _held(worker=name))
+    return next((each for each in worker_overview().workers if each.name == name), None)
 
 
 def deaths_of(worker: str) -> list[OperatorAction]:
@@ -237,9 +241,8 @@ def _of_row(row: WorkerProcess) -> WorkerState:
     )
 
 
-def _held(within: RunQuerySet | None, *, worker: str | None = None) -> list[HeldRun]:
-    runs = runs_within(within)
-    found = runs.filter(lease_expires_at__isnull=False).order_by("-lease_expires_at")
+def _held(within: RunQuerySet | None = None, *, worker: str | None = None) -> list[HeldRun]:
+    found = runs_within(within).filter(lease_expires_at__isnull=False).order_by("-lease_expires_at")
     if worker is not None:
         found = found.filter(worker=worker)
     columns = ("id", "workflow", "worker", "queue", "lease_expires_at")

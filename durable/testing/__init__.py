@@ -305,11 +305,14 @@ class Harness:
     def _pass_until_nothing_is_due(self) -> None:
         rounds = 0
         # First the runs: those due before the moment of a tick must have ended by then.
-        # The slots of limits that ended runs have given up are handed on, as the sweep does.
-        while (due := self._run_due() + self._cascade() + self._store.sweep_slots(self._now, 1_000)[1]) or self._tick():
+        while (due := self._run_due() + self._cascade() + self._sweep_slots()) or self._tick():
             rounds += due or 1
             if rounds > _MAX_PASSES:
                 raise RuntimeError(f"after {rounds} passes runs are still due at {self._now}: do they wake each other?")
+
+    def _sweep_slots(self) -> int:
+        """Hand on the slots of limits that ended runs have given up, as the sweep does."""
+        return self._store.sweep_slots(self._now, 1_000)[1]
 
     def _cascade(self) -> int:
         """Cancel children of ended runs that are still open, as the sweep does; return how many."""

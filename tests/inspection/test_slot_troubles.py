@@ -228,13 +228,6 @@ def test_a_run_that_is_passed_by_because_its_queue_is_paused_says_so() -> None:
     )
 
 
-def test_a_user_who_may_see_some_runs_is_told_of_these_alone() -> None:
-    begin("a", "b")
-    now = timezone.now() + timedelta(minutes=61)
-    seen = Run.objects.filter(id="a")
-    assert [each.kind for each in collect_findings(now, worker_overview(), within=seen) if "line" in each.kind] == []
-
-
 def test_limits_that_nothing_names_and_nobody_uses() -> None:
     begin("a")
     LimitRow.objects.bulk_create(LimitRow(name=each, at_once=3) for each in ("left behind", "in use"))

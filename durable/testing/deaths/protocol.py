@@ -16,8 +16,7 @@ import pytest
 from _pytest.runner import CallInfo, runtestprotocol
 
 from durable.testing.deaths.effects import noted
-from durable.testing.deaths.findings import Finding, TestDeaths, findings_of, shortened
-from durable.testing.deaths.report import FORMATS, Report
+from durable.testing.deaths.report import FORMATS, Finding, Report, TestDeaths, findings_of, shortened
 from durable.testing.deaths.trials import Point, Trial, watched
 
 MARK: Final = "no_durable_crashes"
