@@ -6,7 +6,7 @@ All queries follow an index and stop at a cap; none of them grows with the table
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -135,31 +135,30 @@ def collect_findings(now: datetime, workers: Workers, *, failed: Sequence[Failed
     ]
 
 
-def _gone_back() -> list[Finding]:
-    """Return the finding of a database that is behind its mark, or whose open runs are being paused
+def _gone_back() -> Iterator[Finding]:
+    """Yield the finding of a database that is behind its mark, or whose open runs are being paused
     or put in doubt.
 
     The sweep has noted both in the database: a standby that is read here lags, and looks as if it had gone back.
     """
     row = DatabaseMark.objects.using(read_alias()).filter(pk=ONLY).first()
     if row is None or (row.mark_at is None and row.holding_since is None):
-        return []
+        return
     if row.mark_at is None:
         title = _(
             "Open runs are being paused, or put in doubt, after a restore; workers claim nothing until all of them are"
         )
         advice = _("The sweep of a durable_worker does that, and workers then go on by themselves.")
-        return [
-            Finding(
-                kind="database_held",
-                title=title,
-                advice=advice,
-                count=Count(number=1),
-                is_urgent=False,
-                since=row.holding_since,
-                names=[row.name],
-            )
-        ]
+        yield Finding(
+            kind="database_held",
+            title=title,
+            advice=advice,
+            count=Count(number=1),
+            is_urgent=False,
+            since=row.holding_since,
+            names=[row.name],
+        )
+        return
     lost = (row.mark_at - row.written_at).total_seconds()
     if lost > 0:
         title = _("The database went back in time, by %(span)s, and workers claim nothing") % {"span": span(lost)}
@@ -173,17 +172,15 @@ def _gone_back() -> list[Finding]:
         "as_of": f"{row.written_at:%Y-%m-%d %H:%M:%S} UTC",
         "mark_at": f"{row.mark_at:%Y-%m-%d %H:%M:%S} UTC",
     }
-    return [
-        Finding(
-            kind="database_behind",
-            title=title,
-            advice=advice,
-            count=Count(number=1),
-            since=row.written_at,
-            command=command("restored"),
-            names=[row.name],
-        )
-    ]
+    yield Finding(
+        kind="database_behind",
+        title=title,
+        advice=advice,
+        count=Count(number=1),
+        since=row.written_at,
+        command=command("restored"),
+        names=[row.name],
+    )
 
 
 def _unserved(workers: Workers) -> list[QueueState]:
@@ -195,19 +192,22 @@ def _unserved(workers: Workers) -> list[QueueState]:
     return [queue for queue in needed if not queue.workers or not queue.is_known]
 
 
-def _surroundings(workers: Workers, unserved: Sequence[QueueState], runs: RunQuerySet, now: datetime) -> list[Finding]:
+def _surroundings(
+    workers: Workers, unserved: Sequence[QueueState], runs: RunQuerySet, now: datetime
+) -> Iterator[Finding]:
     if workers.problem:
         advice = _(
             "Workers of durable_worker poll the database until Redis is back; plain RQ workers execute nothing meanwhile. "
             "Check RQ_QUEUES in the settings, and the Redis server."
         )
-        return [Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))]
+        yield Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))
+        return
     due = [runs.due(now).filter(queue=queue.name).order_by("wake_at", "id") for queue in unserved]
     found = sample_rows(due, ["wake_at"], CAP + 1)
-    return [
+    yield from (
         _without_worker(queue, [moment_of(since) for (since,) in rows])
         for queue, rows in zip(unserved, found, strict=True)
-    ]
+    )
 
 
 def _without_worker(queue: QueueState, due: Sequence[datetime]) -> Finding:
@@ -237,8 +237,8 @@ def _without_worker(queue: QueueState, due: Sequence[datetime]) -> Finding:
     )
 
 
-def _lost_commits(runs: RunQuerySet, now: datetime) -> list[Finding]:
-    """Return the finding of runs of which the database lost commits within the last day.
+def _lost_commits(runs: RunQuerySet, now: datetime) -> Iterator[Finding]:
+    """Yield the finding of runs of which the database lost commits within the last day.
 
     Workers log that twice for each run, once without the run, so that an index finds it among few rows.
     """
@@ -246,12 +246,12 @@ def _lost_commits(runs: RunQuerySet, now: datetime) -> list[Finding]:
     newest = notes.filter(run_id="", created_at__gte=now - _DAY).order_by("-created_at", "-id")
     moments = list(newest.values_list("created_at", flat=True)[: CAP + 1])
     if not moments:
-        return []
+        return
     noted = dict(notes.filter(created_at__in=moments).exclude(run_id="").values_list("run_id", "created_at"))
     seen = runs.filter(id__in=list(noted)).order_by("id").values_list("id", "workflow")
     rows = [_row(run_id, workflow, noted[run_id]) for run_id, workflow in seen]
     if not rows:
-        return []
+        return
     title = ngettext(
         "The database has lost commits of a run that it had answered",
         "The database has lost commits of runs that it had answered",
@@ -262,12 +262,12 @@ def _lost_commits(runs: RunQuerySet, now: datetime) -> list[Finding]:
         "step does outside this database may have happened twice. Runs that no worker was executing may have lost "
         "steps, messages and starts as well. Let commits wait for a standby, if that must not happen."
     )
-    return [replace(_finding("commits_lost", title, advice, rows, None), is_urgent=False)]
+    yield replace(_finding("commits_lost", title, advice, rows, None), is_urgent=False)
 
 
-def _paused(paused: Mapping[str, Hold], runs: RunQuerySet, now: datetime) -> list[Finding]:
+def _paused(paused: Mapping[str, Hold], runs: RunQuerySet, now: datetime) -> Iterator[Finding]:
     due = [runs.due(now).filter(queue=queue).order_by("wake_at", "id") for queue in paused]
-    return [
+    yield from (
         Finding(
             kind="queue_paused",
             title=_with_reason(
@@ -285,16 +285,16 @@ def _paused(paused: Mapping[str, Hold], runs: RunQuerySet, now: datetime) -> lis
             command=command("resume-queue", name),
         )
         for (name, hold), count in zip(paused.items(), count_capped(due, CAP) if due else [], strict=True)
-    ]
+    )
 
 
-def _held_starts(held: Mapping[str, Hold]) -> list[Finding]:
+def _held_starts(held: Mapping[str, Hold]) -> Iterator[Finding]:
     if not held:
-        return []
+        return
     workflows = each_once(held)
     counts = count_held_starts(name for each in workflows for name in each.names)
     found = [(each, hold) for each in workflows if (hold := each.among(held)) is not None]
-    return [
+    yield from (
         Finding(
             kind="starts_held",
             title=_with_reason(
@@ -312,7 +312,7 @@ def _held_starts(held: Mapping[str, Hold]) -> list[Finding]:
             command=command("release", each.name),
         )
         for each, hold in found
-    ]
+    )
 
 
 def _with_reason(title: str, told: Mapping[str, str], hold: Hold) -> str:
@@ -322,9 +322,9 @@ def _with_reason(title: str, told: Mapping[str, str], hold: Hold) -> str:
     return _("%(title)s: %(reason)s") % {"title": title, "reason": shortened(hold.reason)}
 
 
-def _snapshots(found: Sequence[OldSnapshot]) -> list[Finding]:
+def _snapshots(found: Sequence[OldSnapshot]) -> Iterator[Finding]:
     if not found:
-        return []
+        return
     shown = found[:SHOWN]
     advice = _(
         "%(advice)s. Until then vacuum removes nothing that was alive when it began: tables and indexes grow, and all "
@@ -332,14 +332,12 @@ def _snapshots(found: Sequence[OldSnapshot]) -> list[Finding]:
     ) % {"advice": ". ".join(each.advice for each in shown)}
     title = _("An old snapshot holds vacuum up: %(holders)s") % {"holders": "; ".join(each.holder for each in shown)}
     is_urgent = any(each.seconds is not None and each.seconds >= LONG for each in found)
-    return [
-        Finding(kind="old_snapshot", title=title, advice=advice, count=Count(number=len(found)), is_urgent=is_urgent)
-    ]
+    yield Finding(kind="old_snapshot", title=title, advice=advice, count=Count(number=len(found)), is_urgent=is_urgent)
 
 
-def _transaction_ids(ids: TransactionIds | None) -> list[Finding]:
+def _transaction_ids(ids: TransactionIds | None) -> Iterator[Finding]:
     if ids is None or not ids.is_old:
-        return []
+        return
     title = _(
         'The oldest transaction ids of the database "%(database)s" are %(age)s transactions old, and autovacuum freezes '
         "them at %(freezes_at)s; at %(last)s the server refuses to write"
@@ -355,13 +353,13 @@ def _transaction_ids(ids: TransactionIds | None) -> list[Finding]:
         "%(command)s"
     ) % {"command": "SELECT oid::regclass, age(relfrozenxid) FROM pg_class WHERE relkind IN ('r', 'm') ORDER BY 2 DESC"}
     count = Count(number=1)
-    return [Finding(kind="transaction_ids", title=title, advice=advice, count=count, is_urgent=ids.is_urgent)]
+    yield Finding(kind="transaction_ids", title=title, advice=advice, count=count, is_urgent=ids.is_urgent)
 
 
-def _retention(now: datetime) -> list[Finding]:
+def _retention(now: datetime) -> Iterator[Finding]:
     since = waiting_since(read_alias())
     if since is None or (now - since).total_seconds() < LATE_PRUNING:
-        return []
+        return
     title = _("Runs past their RETENTION have waited to be deleted for %(span)s") % {
         "span": span((now - since).total_seconds())
     }
@@ -369,12 +367,12 @@ def _retention(now: datetime) -> list[Finding]:
         "The sweep of each durable_worker deletes them, several at once: start another durable_worker, or run `durable prune`. "
         "If that does not help, the log says what fails. After RETENTION was shortened, this ends by itself."
     )
-    return [
-        Finding(kind="retention_late", title=title, advice=advice, count=Count(number=1), is_urgent=False, since=since)
-    ]
+    yield Finding(
+        kind="retention_late", title=title, advice=advice, count=Count(number=1), is_urgent=False, since=since
+    )
 
 
-def _overdue(runs: RunQuerySet, now: datetime, queues: Sequence[str]) -> list[Finding]:
+def _overdue(runs: RunQuerySet, now: datetime, queues: Sequence[str]) -> Iterator[Finding]:
     # By queue, and in one statement: the index of due runs begins with the queue.
     late = [runs.due(now - LATE).filter(queue=queue).order_by("wake_at", "id") for queue in queues]
     found = sample_rows(late, ["id", "workflow", "wake_at", "waiting_for"], CAP + 1)
@@ -386,14 +384,12 @@ def _overdue(runs: RunQuerySet, now: datetime, queues: Sequence[str]) -> list[Fi
     )
     wanted = RunCriteria(states=_OPEN - {RunState.RUNNING.value, RunState.PAUSED.value}, needs_attention=True)
     command = worker_command()
-    findings = []
     if waits:
         title = _("Waits past their deadline, or with their message there, that no worker has taken")
-        findings.append(_finding("wait_overdue", title, advice, waits, wanted, command))
+        yield _finding("wait_overdue", title, advice, waits, wanted, command)
     if others:
         title = _("Due runs that no worker has taken")
-        findings.append(_finding("unclaimed", title, advice, others, wanted, command))
-    return findings
+        yield _finding("unclaimed", title, advice, others, wanted, command)
 
 
 def _few_rows(
@@ -422,9 +418,9 @@ def _few_rows(
     return without[0], diverging_rows, held_rows, without[1]
 
 
-def _waiting_for_person(found: Sequence[tuple[_Row, str]]) -> list[Finding]:
+def _waiting_for_person(found: Sequence[tuple[_Row, str]]) -> Iterator[Finding]:
     if not found:
-        return []
+        return
     rows = [row for row, _beginning in found]
     unknown = sum(reason_of_stored(beginning) == HeldReason.UNKNOWN for _row, beginning in found)
     title = ngettext("A run has a step that waits for a person", "Runs have steps that wait for a person", len(rows))
@@ -439,36 +435,34 @@ def _waiting_for_person(found: Sequence[tuple[_Row, str]]) -> list[Finding]:
             unknown,
         )
         advice = f"{asked % {'number': thousands(unknown)}} {advice}"
-    return [_finding("held", title, advice, rows, RunCriteria(is_held=True), command("why", rows[0][0]))]
+    yield _finding("held", title, advice, rows, RunCriteria(is_held=True), command("why", rows[0][0]))
 
 
-def _leases(rows: Sequence[_Row]) -> list[Finding]:
+def _leases(rows: Sequence[_Row]) -> Iterator[Finding]:
     if not rows:
-        return []
+        return
     title = _("Runs held by workers that give no sign of life")
     advice = _("Their workers are gone and no other has taken them over: start a worker for their queue.")
     wanted = RunCriteria(states=frozenset({RunState.RUNNING.value}), needs_attention=True)
-    return [_finding("stale_lease", title, advice, rows, wanted, worker_command())]
+    yield _finding("stale_lease", title, advice, rows, wanted, worker_command())
 
 
-def _schedules(now: datetime) -> list[Finding]:
+def _schedules(now: datetime) -> Iterator[Finding]:
     late, refused, missed = sample_rows(troubled_ticks(now, now - _DAY), ["name", "since", "moment"], CAP + 1)
-    found = []
     if late:
         title = ngettext("The schedule %(names)s is late", "Schedules are late: %(names)s", len(late))
         advice = _(
             "Its moment has passed, and no ticker has taken it. Keep a durable_worker running: it has the ticker."
         )
-        found.append(_of_ticks("schedule_late", title, advice, late))
+        yield _of_ticks("schedule_late", title, advice, late)
     if refused:
         title = _("Ticks of schedules were refused in the last day: %(names)s")
         advice = _("Their runs were not started. The page of the schedule says why; correct it, then run it now.")
-        found.append(_of_ticks("tick_refused", title, advice, refused, is_past=True))
+        yield _of_ticks("tick_refused", title, advice, refused, is_past=True)
     if missed:
         title = _("Moments of schedules were missed in the last day: %(names)s")
         advice = _("No ticker ran at these moments. A backfill starts their runs.")
-        found.append(_of_ticks("tick_missed", title, advice, missed, is_past=True))
-    return found
+        yield _of_ticks("tick_missed", title, advice, missed, is_past=True)
 
 
 def _of_ticks(kind: str, title: str, advice: str, rows: Sequence[tuple[Any, ...]], *, is_past: bool = False) -> Finding:
@@ -492,56 +486,54 @@ def _of_ticks(kind: str, title: str, advice: str, rows: Sequence[tuple[Any, ...]
     )
 
 
-def _lines(lines: Sequence[StillLine]) -> list[Finding]:
+def _lines(lines: Sequence[StillLine]) -> Iterator[Finding]:
     stuck = [line for line in lines if line.has_free_slot]
     full = [line for line in lines if not line.has_free_slot]
-    found = []
     if stuck:
         title = _("Runs wait in line although a slot is free: %(limits)s")
         advice = _(
             "A durable_worker gives free slots to those who wait, within seconds. Keep one running, and look at its log."
         )
-        found.append(_of_slots("slot_free", title, advice, stuck, worker_command(), is_urgent=True))
+        yield _of_slots("slot_free", title, advice, stuck, worker_command(), is_urgent=True)
     if full:
         title = _("Lines of limits that have not moved for an hour: %(limits)s")
         advice = _(
             "Look at the runs that hold the slots: resume or cancel them, or raise the limit. The page Limits names them."
         )
-        found.append(_of_slots("line_still", title, advice, full, command("limits", full[0].limit), is_urgent=False))
-    return found
+        yield _of_slots("line_still", title, advice, full, command("limits", full[0].limit), is_urgent=False)
 
 
-def _long_lines(lines: Sequence[LongLine]) -> list[Finding]:
+def _long_lines(lines: Sequence[LongLine]) -> Iterator[Finding]:
     if not lines:
-        return []
+        return
     title = _("Many runs wait in line for limits whose slots are all taken: %(limits)s")
     advice = _(
         "The lines move: a run goes on as soon as a slot is given up. If they grow, raise the limit, or start less. The page "
         "of the limit says who holds the slots."
     )
     found = _of_slots("line_long", title, advice, lines, command("limits", lines[0].limit), is_urgent=False)
-    return [replace(found, count=added((line.waiting for line in lines), CAP))]
+    yield replace(found, count=added((line.waiting for line in lines), CAP))
 
 
-def _kept_slots(slots: Sequence[OldSlot]) -> list[Finding]:
+def _kept_slots(slots: Sequence[OldSlot]) -> Iterator[Finding]:
     if not slots:
-        return []
+        return
     title = _("Slots of limits that runs have held for a day without going on: %(limits)s")
     advice = _("These runs are paused, or their history does not fit the code. Resume, mend or cancel them.")
     found = _of_slots("slot_kept", title, advice, slots, command("show", slots[0].run_id), is_urgent=False)
-    return [replace(found, workflows=Counter(slot.workflow for slot in slots).most_common())]
+    yield replace(found, workflows=Counter(slot.workflow for slot in slots).most_common())
 
 
-def _idle_slots(slots: Sequence[OldSlot]) -> list[Finding]:
+def _idle_slots(slots: Sequence[OldSlot]) -> Iterator[Finding]:
     if not slots:
-        return []
+        return
     title = _("Sleeping runs hold slots of limits that are for their steps alone: %(limits)s")
     advice = _(
         "Others wait for these slots, or the runs themselves. A durable_worker takes them back within two minutes. To have "
         "it done now, wake the runs."
     )
     found = _of_slots("slot_idle", title, advice, slots, command("wake", slots[0].run_id), is_urgent=True)
-    return [replace(found, workflows=Counter(slot.workflow for slot in slots).most_common())]
+    yield replace(found, workflows=Counter(slot.workflow for slot in slots).most_common())
 
 
 def _of_slots(kind: str, title: str, advice: str, slots: Sequence[OldSlot], how: str, *, is_urgent: bool) -> Finding:
@@ -560,47 +552,45 @@ def _of_slots(kind: str, title: str, advice: str, slots: Sequence[OldSlot], how:
     )
 
 
-def _stopped_bulks(runs: RunQuerySet) -> list[Finding]:
+def _stopped_bulks(runs: RunQuerySet) -> Iterator[Finding]:
     bulks = runs.filter(workflow=BULK).order_by("-created_at", "-id")
     newest = bulks.values_list("id", "workflow", "created_at", "state", "waiting_for")[:BULKS]
     rows = [_row(*row) for *row, state, waiting_for in newest if is_stopped(BULK, state, waiting_for)]
     if not rows:
-        return []
+        return
     title = ngettext(
         "A bulk has stopped after its first runs and waits for a decision",
         "Bulks have stopped after their first runs and wait for a decision",
         len(rows),
     )
     advice = _("Too many of the first runs failed again, or did not end in time. Go on with the rest, or stop there.")
-    return [_finding("bulk_stopped", title, advice, rows, None, command("bulk", rows[0][0]))]
+    yield _finding("bulk_stopped", title, advice, rows, None, command("bulk", rows[0][0]))
 
 
-def _hung(now: datetime) -> list[Finding]:
+def _hung(now: datetime) -> Iterator[Finding]:
     found = hung_steps(now)
     if not found:
-        return []
+        return
     oldest = found[0]
     advice = _(
         "Look at what they wait for: ask the worker for the stack. To end the attempt as its timeout would, abandon it; the "
         "step's own policy decides about the next one. The oldest: %(step)s, run %(run)s, worker %(worker)s."
     ) % {"step": oldest.words_of_minute, "run": oldest.run_id, "worker": oldest.worker}
     workflows = Counter(step.workflow for step in found)
-    return [
-        Finding(
-            kind="hung_step",
-            title=_("Steps that have run for far longer than usual"),
-            advice=advice,
-            count=Count(number=len(found), is_capped=len(found) >= MOST_ACTIVITIES),
-            runs=[(step.run_id, step.workflow) for step in found[:SHOWN]],
-            since=oldest.began_at,
-            workflows=workflows.most_common(),
-            command=command("running"),
-            location=oldest.location,
-        )
-    ]
+    yield Finding(
+        kind="hung_step",
+        title=_("Steps that have run for far longer than usual"),
+        advice=advice,
+        count=Count(number=len(found), is_capped=len(found) >= MOST_ACTIVITIES),
+        runs=[(step.run_id, step.workflow) for step in found[:SHOWN]],
+        since=oldest.began_at,
+        workflows=workflows.most_common(),
+        command=command("running"),
+        location=oldest.location,
+    )
 
 
-def _diverging(rows: Sequence[tuple[_Row, str]]) -> list[Finding]:
+def _diverging(rows: Sequence[tuple[_Row, str]]) -> Iterator[Finding]:
     mistaken: list[_Row] = []
     unended: list[_Row] = []
     others: list[_Row] = []
@@ -608,24 +598,22 @@ def _diverging(rows: Sequence[tuple[_Row, str]]) -> list[Finding]:
     for row, beginning in rows:
         lists.get(kind_of_stored(beginning), others).append(row)
     wanted = RunCriteria(states=_OPEN, is_diverged=True)
-    found = []
     if mistaken:
         title = _("Runs that meet a mistake in the workers' code")
         advice = _("If no deploy is under way: fix the code. Nothing is undone meanwhile.")
-        found.append(_finding("mistake", title, advice, mistaken, wanted, replay_check(mistaken[0][1])))
+        yield _finding("mistake", title, advice, mistaken, wanted, replay_check(mistaken[0][1]))
     if unended:
         title = _("Runs that cannot end, because the on_end of their workflow fails")
         advice = _(
             "Fix the function and deploy it: the runs then end by themselves. Nothing of their ends was written."
         )
-        found.append(_finding("end_refused", title, advice, unended, wanted))
+        yield _finding("end_refused", title, advice, unended, wanted)
     if others:
         title = _("Runs whose history the workers' code does not fit")
         advice = _(
             "If no deploy is under way: fix the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
         )
-        found.append(_finding("diverged", title, advice, others, wanted, replay_check(others[0][1])))
-    return found
+        yield _finding("diverged", title, advice, others, wanted, replay_check(others[0][1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -699,8 +687,8 @@ def how_it_failed(run: FailedRun) -> tuple[str, str, str]:
     return cause.kind, str(cause.title), cause.advices
 
 
-def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
-    found, left = [], list(failed)
+def _failed(failed: Sequence[FailedRun]) -> Iterator[Finding]:
+    left = list(failed)
     for cause in _CAUSES:
         matching = [run for run in left if cause.concerns(run)]
         if not matching:
@@ -719,19 +707,18 @@ def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
             advice = f"{advice} {undone % {'number': thousands(compensated)}}"
         count = Count(number=len(matching), is_capped=len(failed) >= NEWEST)
         runs = [(run.id, run.workflow) for run in matching[:SHOWN]]
-        found.append(Finding(kind=cause.kind, title=str(cause.title), advice=advice, count=count, runs=runs))
-    return found
+        yield Finding(kind=cause.kind, title=str(cause.title), advice=advice, count=count, runs=runs)
 
 
-def _messages_left(rows: Sequence[_Row]) -> list[Finding]:
+def _messages_left(rows: Sequence[_Row]) -> Iterator[Finding]:
     if not rows:
-        return []
+        return
     title = _("Completed runs that never received what start_or_send has sent to them")
     advice = _(
         "The workflow does not wait for these messages, in this run and in the one that had them before. Compare the names "
         "of its queues with those of the senders, or let it wait for them."
     )
-    return [_finding("messages_left", title, advice, rows, None)]
+    yield _finding("messages_left", title, advice, rows, None)
 
 
 def _row(run_id: Any, workflow: Any, since: Any) -> _Row:
