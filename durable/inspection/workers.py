@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -51,7 +51,7 @@ class HeldRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerState:
+class WorkerState(worker_registry.RegisteredWorker):
     """One worker process.
 
     `state`: "busy" or "idle"; "stopping" (it hands over its runs, and ends when their steps allow it); "dead" (it has
@@ -61,14 +61,7 @@ class WorkerState:
     With `serves_all` it also serves queues that `queues` does not name.
     """
 
-    name: str
-    host: str
-    pid: int
-    queues: Sequence[str]
-    state: str
-    last_heartbeat: datetime | None
-    started_at: datetime | None
-    runs: Sequence[HeldRun]
+    runs: Sequence[HeldRun] = ()
     slots: int | None = None
     build: str = ""
     memory: int | None = None
@@ -200,19 +193,7 @@ def serving(workers: Iterable[WorkerState], queue: str) -> list[WorkerState]:
 
 def _of(redis: Redis) -> list[WorkerState]:
     """Return the workers that RQ has registered in this Redis, up to one more than are shown."""
-    return [
-        WorkerState(
-            name=each.name,
-            host=each.host,
-            pid=each.pid,
-            queues=each.queues,
-            state=each.state,
-            last_heartbeat=each.last_heartbeat,
-            started_at=each.started_at,
-            runs=(),
-        )
-        for each in worker_registry.registered_workers(redis, MOST + 1)
-    ]
+    return [WorkerState(**asdict(each)) for each in worker_registry.registered_workers(redis, MOST + 1)]
 
 
 def _processes() -> list[WorkerState]:
@@ -231,7 +212,6 @@ def _of_row(row: WorkerProcess) -> WorkerState:
         state="dead" if is_dead else "stopping" if row.state == WorkerProcess.State.STOPPING else "idle",
         last_heartbeat=row.last_seen_at,
         started_at=row.started_at,
-        runs=(),
         slots=row.slots,
         build=row.build,
         memory=row.memory,
