@@ -38,8 +38,6 @@ from durable.store.tables.rows import LINK
 from durable.store.tables.surveys import long_data
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from django_stubs_ext import StrPromise
 
 #: The members of an entry's data that hold values of the workflow.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -551,16 +551,7 @@ def _merged(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode
     """
     [first, *others] = sorted(group, key=lambda node: node.ordinal)
     if not others and not first.is_folded:
-        return PlaceNode(
-            location=first.location,
-            first=first.first,
-            kind=first.kind,
-            ordinal=first.ordinal,
-            records=first.records,
-            children=_merged_children(first.location, [first], opened),
-            note=first.note,
-            end=first.end,
-        )
+        return replace(first, children=_merged_children(first.location, [first], opened))
     return PlaceNode(
         location=location,
         first=first.first,

@@ -7,7 +7,7 @@ entry. Surfaces show values to users who may see payloads.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -41,18 +41,9 @@ def line_of(workflow: str, summary: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownStatus:
-    """The status of a run for its readers.
+class ShownStatus(Status):
+    """The status of a run for its readers, its text redacted. `revision` differs for each new status."""
 
-    `part` is how much is done, from 0 to 1, None if that is not known. `revision` differs for each new status.
-    """
-
-    text: str
-    done: float | None
-    of: float | None
-    eta: datetime | None
-    at: datetime
-    part: float | None
     revision: str
 
     @property
@@ -85,15 +76,8 @@ def _shown(workflow: str, row: RunStatus) -> ShownStatus:
 
 
 def shown_status(workflow: str, status: Status, revision: str = "") -> ShownStatus:
-    return ShownStatus(
-        text=printable(str(redacted(workflow, "status", status.text))) if status.text else "",
-        done=status.done,
-        of=status.of,
-        eta=status.eta,
-        at=status.at,
-        part=status.part,
-        revision=revision,
-    )
+    text = printable(str(redacted(workflow, "status", status.text))) if status.text else ""
+    return ShownStatus(**{**asdict(status), "text": text}, revision=revision)
 
 
 def status_of(run: Run) -> ShownStatus | None:

@@ -277,11 +277,13 @@ class _Rows:
     def _status(self, node: PlaceNode) -> str:
         inner = [self._status(child) for child in node.children]
         own = [self._judged(record.status, record.location) for record in node.records]
+        if node.end and not node.is_folded:
+            return self._judged(node.end, node.first)
         if node.end:
-            return self._judged(node.end, node.first) if not node.is_folded else max([node.end, *inner], key=_gravity)
+            return max([node.end, *inner], key=GRAVITY.index)
         if own and not node.is_folded and own[0] == EntryStatus.COMPLETED:
             return own[0]
-        return max([*own, *inner], key=_gravity, default=EntryStatus.COMPLETED.value)
+        return max([*own, *inner], key=GRAVITY.index, default=EntryStatus.COMPLETED.value)
 
     def _judged(self, status: str, location: str) -> str:
         is_caught = status in _MAY_BE_CAUGHT and self._fatal is not None and location not in self._fatal
@@ -347,10 +349,6 @@ def _only_place(group: PlaceNode) -> PlaceNode | None:
 def _title(node: PlaceNode, group: PlaceNode) -> str:
     only = _only_place(group)
     return node.title if only is None or only.title == node.title else f"{node.title} / {only.title}"
-
-
-def _gravity(status: str) -> int:
-    return GRAVITY.index(status)
 
 
 def _percentiles(records: Iterable[Record]) -> tuple[float | None, float | None]:

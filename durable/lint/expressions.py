@@ -5,6 +5,7 @@ what names hold.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -69,10 +70,6 @@ def _address(node: ast.expr, result: Result, *, is_repr: bool) -> frozenset[Orig
     return frozenset({Origin("identity", shown(node), node.lineno)})
 
 
-def _plain(value: Value) -> Result:
-    return Result(value, _NONE)
-
-
 def _is_external_model(name: str) -> bool:
     """Return True if a name outside of the project is that of a class in a module of models."""
     *path, last = name.split(".")
@@ -94,7 +91,7 @@ class Expressions:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self._names_read = 0  # how many arguments that name operations are being read
-        self._counts: dict[ast.AST, dict[str, int]] = {}
+        self._counts: dict[ast.AST, Counter[str]] = {}
 
     def enter(
         self,
@@ -114,7 +111,7 @@ class Expressions:
         """Read an expression. What a name or a call means is only guessed where it is certain."""
         match node:
             case ast.Constant():
-                return Result(Text(node.value) if isinstance(node.value, str) else None, _NONE)
+                return Result(Text(node.value) if isinstance(node.value, str) else None)
             case ast.Name():
                 return self._name(node, frame)
             case ast.Attribute():
@@ -126,7 +123,7 @@ class Expressions:
                     return self._call(node.value, frame, is_awaited=True)
                 return self.of(node.value, frame)
             case ast.Lambda():
-                return Result(Function(frame.module, node, frame.env), _NONE)
+                return Result(Function(frame.module, node, frame.env))
             case ast.NamedExpr():
                 result = self.of(node.value, frame)
                 self.assign(node.target, result, frame)
@@ -200,7 +197,7 @@ class Expressions:
                 return Result(None, frozenset({Origin("global", node.id, node.lineno)}))
             if module.is_counter(node.id):
                 return Result(None, frozenset({Origin("counter", node.id, node.lineno)}))
-        return Result(module.value(node.id), _NONE)
+        return Result(module.value(node.id))
 
     def _attribute(self, node: ast.Attribute, frame: Frame) -> Result:
         holder, origins = self.of(node.value, frame)
@@ -234,7 +231,7 @@ class Expressions:
                 if (method := method_of(holder, name)) is not None:
                     return Result(method, origins)
                 if isinstance(holder, Instance) and (held := holder.holds.get(name)) is not None:
-                    return Result(held, _NONE)
+                    return Result(held)
                 owner = holder if isinstance(holder, Class) else holder.of
                 if name in _MANAGERS or (name in ROW_METHODS and isinstance(holder, Instance) and is_model(owner)):
                     return Result(Rows(), origins)
@@ -285,7 +282,7 @@ class Expressions:
         if isinstance(node.op, ast.Mod) and isinstance(left, Text):
             given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
             values = right.values if isinstance(right, Display) else [right]
-            addresses = [_address(*each, is_repr=False) for each in zip(given, map(_plain, values), strict=False)]
+            addresses = [_address(*each, is_repr=False) for each in zip(given, map(Result, values), strict=False)]
             return Result(None, all_origins(sides).union(*addresses))
         if isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor) and isinstance(left, OwnSet):
             return Result(left, all_origins(sides))
@@ -392,7 +389,7 @@ class Expressions:
         if name == "join" and node.args and isinstance(given := _quiet(node.args[0], frame), OwnSet):
             return Result(None, origins | {Origin("set order", given.text, given.line)})
         if isinstance(holder, Context) and name == "now":
-            return Result(ContextMoment(), _NONE)
+            return Result(ContextMoment())
         if isinstance(holder, Display) and name in ("update", "setdefault"):
             holder.values += [each.value for each in (self.of(arg, frame) for arg in node.args[1:])]
         return Result(None, origins)
@@ -405,7 +402,7 @@ class Expressions:
                 options["**"] = (node, NOTHING)
             chosen = WorkflowValue(workflow.name, workflow.function, {**workflow.options, **options})
             self.facts.usings.append((frame.module, node, chosen))
-            return Result(chosen, _NONE)
+            return Result(chosen)
         if method in operations.START_METHODS:
             self.facts.starts.append(
                 Start(workflow=workflow, method=method, node=node, module=frame.module, in_step=frame.step)
@@ -459,8 +456,8 @@ class Expressions:
             found = arguments.values[1].value
             operation.child = found if isinstance(found, WorkflowValue) else None
         if kind == "start_child":
-            return Result(Child(context), _NONE)
-        return Result(Message(context), _NONE) if kind in ("next", "next_batch") else NOTHING
+            return Result(Child(context))
+        return Result(Message(context)) if kind in ("next", "next_batch") else NOTHING
 
     def _arguments(self, kind: str, node: ast.Call, frame: Frame) -> Arguments:
         values: list[Result] = []
@@ -509,7 +506,7 @@ class Expressions:
 
     def _body(self, body: Function, operation: Operation, frame: Frame) -> None:
         scope = Scope(operations.BODIES[operation.kind], frame.scope)  # type: ignore[arg-type]  # one of the four kinds
-        context = Result(Context(scope, operation.context.is_async), _NONE)
+        context = Result(Context(scope, operation.context.is_async))
         self.enter(body, [context, NOTHING], {}, frame, site=operation.node, scope=scope)
 
     # -- names
@@ -555,15 +552,12 @@ class Expressions:
         frame.env.names[name] = value
         frame.env.origins[name] = origins
 
-    def _bindings(self, frame: Frame) -> dict[str, int]:
+    def _bindings(self, frame: Frame) -> Counter[str]:
         """Return how often each name is bound in the function."""
         node = frame.env.node or frame.node
         if node not in self._counts:
-            counts: dict[str, int] = {}
-            for each in ast.walk(node):
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                    counts[each.id] = counts.get(each.id, 0) + 1
-            self._counts[node] = counts
+            names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+            self._counts[node] = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
         return self._counts[node]
 
     def mutate(self, target: ast.expr, node: ast.AST, frame: Frame) -> None:
@@ -660,8 +654,8 @@ def _as_given(node: ast.expr, result: Result, frame: Frame) -> Result:
     """Return an argument as a step's function has it: of a local name, the name itself is known."""
     is_own = result.value is None or isinstance(result.value, Display | OwnSet)
     if is_own and isinstance(node, ast.Name) and (owner := frame.env.owner(node.id)) is not None:
-        return Result(Given(node.id, owner), _NONE)
-    return Result(result.value, _NONE)
+        return Result(Given(node.id, owner))
+    return Result(result.value)
 
 
 def _quiet(node: ast.expr, frame: Frame) -> Value:

@@ -134,10 +134,10 @@ class Result(NamedTuple):
     """The value of an expression, and what in it differs from pass to pass."""
 
     value: Value
-    origins: frozenset[Origin]
+    origins: frozenset[Origin] = frozenset()
 
 
-NOTHING: Final = Result(None, frozenset())
+NOTHING: Final = Result(None)
 
 
 @dataclass(eq=False, slots=True)

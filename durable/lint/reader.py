@@ -45,10 +45,9 @@ class Reader(Expressions):
         scope = Scope("root")
         node = function.node
         parameters = [*node.args.posonlyargs, *node.args.args]
-        inputs = [Result(Input(each.arg, is_set=_is_set_type(each.annotation)), frozenset()) for each in parameters[1:]]
+        inputs = [Result(Input(each.arg, is_set=_is_set_type(each.annotation))) for each in parameters[1:]]
         keywords = {
-            each.arg: Result(Input(each.arg, is_set=_is_set_type(each.annotation)), frozenset())
-            for each in node.args.kwonlyargs
+            each.arg: Result(Input(each.arg, is_set=_is_set_type(each.annotation))) for each in node.args.kwonlyargs
         }
         frame = Frame(
             module=function.module,
@@ -59,7 +58,7 @@ class Reader(Expressions):
             step=None,
             path=[],
         )
-        context = Result(Context(scope, self.facts.is_async), frozenset())
+        context = Result(Context(scope, self.facts.is_async))
         self.enter(function, [context, *inputs], keywords, frame)
 
     def enter(
@@ -111,7 +110,7 @@ class Reader(Expressions):
     def _bind(self, env: Env, function: Function, args: Sequence[Result], keywords: dict[str, Result]) -> None:
         arguments = function.node.args
         names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
-        values = [*(Result(value, frozenset()) for value in function.given), *args]
+        values = [*map(Result, function.given), *args]
         for name in (*names, *(each.arg for each in arguments.kwonlyargs)):
             env.names[name] = None
         for extra in (arguments.vararg, arguments.kwarg):

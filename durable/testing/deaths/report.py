@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -162,8 +162,7 @@ def _same_runs(base: Trial, trial: Trial) -> dict[tuple[int, str], str]:
 
 
 def _under(place: Place, names: dict[tuple[int, str], str]) -> Place:
-    run = names.get((place.harness, place.run), place.run)
-    return Place(place.harness, run, place.workflow, place.location, place.purpose)
+    return replace(place, run=names.get((place.harness, place.run), place.run))
 
 
 def _bad_ends(base: Trial, trial: Trial, common: dict[str, Any]) -> Iterator[Finding]:
