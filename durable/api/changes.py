@@ -25,10 +25,11 @@ from django.db.models import Case, Count, F, Q, Subquery, TextField, Value, When
 
 from durable.conf import conf
 from durable.core.records import ENDED, EntryStatus, RunState
-from durable.inspection.counting import fitting, sized
+from durable.inspection.counting import fitting
 from durable.inspection.pagination import InvalidCursorError
 from durable.models import Entry, Run
 from durable.models.history import EntryQuerySet
+from durable.models.rows import weight
 
 CHUNK: Final = 200  # entries that are sent at once
 CHUNK_BYTES: Final = 256 * 1024  # bytes of entries as stored: a slow reader holds one chunk in memory
@@ -351,8 +352,8 @@ def _read(run: Run, keys: Sequence[int]) -> tuple[list[Entry], int, int]:
     if not keys:
         return [], 0, 0
     entries = Entry.objects.using(conf.DATABASE).filter(run=run)
-    columns = ("data", "metadata__error", "metadata__rollback_error")
-    sizes = dict(sized(entries.filter(pk__in=keys), *columns))
+    size_of_row = weight("data", "metadata__error", "metadata__rollback_error")
+    sizes = dict(entries.filter(pk__in=keys).values_list("pk", size_of_row))
     chosen, size = fitting(((key, sizes.get(key, 0)) for key in keys), CHUNK_BYTES)  # a deleted entry has none
     found = entries.filter(pk__in=chosen).select_related("metadata").defer("output", "arguments").order_by("id")
     return list(found), len(chosen), size

@@ -40,7 +40,7 @@ from durable.core.records import ENDED
 from durable.definitions import Workflow
 from durable.inspection.activities import activities_of_runs, saved_by
 from durable.inspection.comparison import compare_runs
-from durable.inspection.counting import fitting, sized
+from durable.inspection.counting import fitting
 from durable.inspection.payloads import payload
 from durable.inspection.timeline import build_timeline
 from durable.inspection.tree import history_tree
@@ -52,6 +52,7 @@ from durable.listings.shapes import data_of
 from durable.listings.starts import check_queue_served, made, reference_of, start_asked
 from durable.listings.work import Counts
 from durable.models import Attempt, Entry, Run
+from durable.models.rows import weight
 from durable.operations.audit import acting_as
 from durable.operations.start_options import START_OPTIONS
 
@@ -257,7 +258,7 @@ class EntryView(View):
         seen = seen_of(request)
         attempts = Attempt.objects.using(conf.DATABASE).order_by("id")
         failed = attempts.filter(run=run, location=location)[:_MOST_ATTEMPTS]
-        chosen, _ = fitting(sized(failed, "error"))
+        chosen, _ = fitting(failed.values_list("pk", weight("error")))
         beside = seen_history(
             seen,
             run,

@@ -1,4 +1,4 @@
-"""Queries that pages may make of growing tables: capped counts, names in an index, many keys at once, sizes of rows.
+"""Queries that pages may make of growing tables: capped counts, names in an index, many keys at once, pages that fit.
 
 A count reads at most `cap` entries of an index and then says "more"; several counts are one statement.
 
@@ -18,8 +18,7 @@ from typing import Any, Final, Self, TypeVar
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import BigIntegerField, Expression, F, Func, IntegerField, QuerySet, Subquery, Value
-from django.db.models.functions import Coalesce
+from django.db.models import BigIntegerField, Expression, IntegerField, QuerySet, Subquery
 
 from durable.inspection.humanize import thousands
 from durable.inspection.reading import read_alias
@@ -265,26 +264,6 @@ def _together(what: str, querysets: Sequence[_Source], group: str = "") -> list[
 MAX_BYTES: Final = 8 * 1024 * 1024  # bytes of one page; a larger row is a page by itself
 
 T = TypeVar("T")
-
-
-class _Octets(Func):
-    """The bytes of a text as it is stored; PostgreSQL returns them without decompressing the text."""
-
-    function = "octet_length"
-    arity = 1
-    output_field = IntegerField()
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """Use another function: older versions of SQLite lack this one."""
-        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))", **context)
-
-
-def sized(rows: QuerySet[Any], *columns: str) -> Iterator[tuple[Any, int]]:
-    """Yield the keys of the rows in their order, each with the total bytes of these columns."""
-    total: Any = Value(0)
-    for each in columns:
-        total = total + Coalesce(_Octets(F(each)), 0)
-    return iter(rows.annotate(size=total).values_list("pk", "size"))
 
 
 def fitting(sizes: Iterable[tuple[T, int]], most: int = MAX_BYTES) -> tuple[list[T], int]:

@@ -100,15 +100,12 @@ def without_originals(shown: Any, given: Any) -> Any:
     """Return the hook's answer for `given` as plain data. A value without a plain form that the hook kept is hidden."""
     originals = {_identity(each) for each in _leaves(given)}
 
-    def is_original(value: Any) -> bool:
-        return _identity(value) in originals
-
     def hide(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: hide(each) for key, each in value.items()}
         if isinstance(value, list):
             return [hide(each) for each in value]
-        return NOT_LOOKED_INTO if not _is_plain(value) and is_original(value) else value
+        return NOT_LOOKED_INTO if not _is_plain(value) and _identity(value) in originals else value
 
     return hide(to_plain(shown))
 
@@ -354,10 +351,7 @@ PAGE_BYTES: Final = 4 * 1024 * 1024  # of recorded text
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """A placeholder for values that were not read.
-
-    `size` is their length in bytes (in characters, if the database counts only those).
-    """
+    """A placeholder for values that were not read; `size` is their length in bytes."""
 
     size: int
 

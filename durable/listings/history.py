@@ -13,7 +13,7 @@ from typing import Any, Final
 from durable.core.outcomes import HELD, HeldReason
 from durable.core.places import RecordedValue, of_message, values_of
 from durable.core.records import EntryKind, EntryStatus, MessageState
-from durable.inspection.counting import fitting, sized
+from durable.inspection.counting import fitting
 from durable.inspection.entry_detail import entry_facts, field_of, note_links, whole_data
 from durable.inspection.events import LEVELS, read_logs
 from durable.inspection.history_counts import LONG, remembered
@@ -28,6 +28,7 @@ from durable.models import Attempt as AttemptRow
 from durable.models import Entry as EntryRow
 from durable.models import QueueMessage
 from durable.models import Run as RunRow
+from durable.models.rows import weight
 
 #: Columns without another limit of their length.
 _LARGE: Final = ("data", "metadata__error", "metadata__rollback_error")
@@ -148,7 +149,8 @@ def _entries(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None, 
     begin, page = _keys_after(run, after, begin, limit + 1)
     entries = EntryRow.objects.using(read_alias()).filter(run=run)
     found = entries.filter(pk__in=[key for _, key in page[:limit]])
-    chosen, _ = fitting(sized(found.order_by("ordinal"), *_LARGE, *(_PAYLOADS if payloads else ())))
+    size_of_row = weight(*_LARGE, *(_PAYLOADS if payloads else ()))
+    chosen, _ = fitting(found.order_by("ordinal").values_list("pk", size_of_row))
     ordinals = {key: ordinal for ordinal, key in page}
     more = len(page) > len(chosen)
     shown = entries.filter(pk__in=chosen).select_related("metadata").order_by("ordinal")
@@ -296,7 +298,8 @@ def _messages(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None)
     found = QueueMessage.objects.using(read_alias()).filter(run=run).order_by("order")
     if after is not None:
         found = found.filter(order__gt=after[0])
-    page = list(sized(found[: limit + 1], *(("body", "response") if seen.payloads else ())))
+    size_of_row = weight(*(("body", "response") if seen.payloads else ()))
+    page = list(found.values_list("pk", size_of_row)[: limit + 1])
     chosen, _ = fitting(page[:limit])
     more = len(page) > len(chosen)
     rows = QueueMessage.objects.using(read_alias()).filter(pk__in=chosen).order_by("order")

@@ -323,14 +323,14 @@ _MOST: Final = 1_000  # rows of one batch
 
 
 class ByteLength(Func):
-    """The length of a text column: in bytes on PostgreSQL, without unpacking the column; elsewhere in characters."""
+    """The length of a text column in bytes, as it is stored; PostgreSQL tells it without unpacking the column."""
 
-    function = "LENGTH"
+    function = "OCTET_LENGTH"
     output_field = IntegerField()
 
-    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """Return `octet_length(column)`."""
-        return self.as_sql(compiler, connection, function="OCTET_LENGTH", **context)
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Use another function: older versions of SQLite lack this one."""
+        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))", **context)
 
 
 def weight(*columns: str) -> Combinable:
