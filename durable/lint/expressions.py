@@ -10,12 +10,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from durable.lint import operations
 from durable.lint.facts import Branch, Call, Comparison, Facts, Frame, Mutation, Operation, Start, Step
 from durable.lint.known import (
+    BODIES,
+    CHILD_METHODS,
+    CONTEXT_METHODS,
+    MESSAGE_METHODS,
+    NAMED,
+    QUEUE_METHODS,
     ROW_METHODS,
+    START_METHODS,
+    STEPS,
+    Arguments,
     acts,
     all_origins,
+    bodies_of,
     called,
     has_default_repr,
     in_order,
@@ -23,6 +32,7 @@ from durable.lint.known import (
     method_of,
     reads,
     shown,
+    step_definition,
     without_order,
 )
 from durable.lint.modules import (
@@ -56,7 +66,6 @@ from durable.lint.modules import (
     WorkflowValue,
     is_class_name,
 )
-from durable.lint.operations import Arguments, bodies_of, step_definition
 
 _MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
 
@@ -206,11 +215,11 @@ class Expressions:
             case Context():
                 if name == "queue":
                     return Result(Queue(holder), origins)
-                return Result(Operator(name, holder) if name in operations.CONTEXT_METHODS else None, origins)
+                return Result(Operator(name, holder) if name in CONTEXT_METHODS else None, origins)
             case Queue():
-                return Result(Operator(name, holder.context) if name in operations.QUEUE_METHODS else None, origins)
+                return Result(Operator(name, holder.context) if name in QUEUE_METHODS else None, origins)
             case Child() | Message():
-                known = operations.CHILD_METHODS if isinstance(holder, Child) else operations.MESSAGE_METHODS
+                known = CHILD_METHODS if isinstance(holder, Child) else MESSAGE_METHODS
                 here = Context(frame.scope, holder.context.is_async)
                 return Result(Operator(name, here) if name in known else None, origins)
             case External():
@@ -403,7 +412,7 @@ class Expressions:
             chosen = WorkflowValue(workflow.name, workflow.function, {**workflow.options, **options})
             self.facts.usings.append((frame.module, node, chosen))
             return Result(chosen)
-        if method in operations.START_METHODS:
+        if method in START_METHODS:
             self.facts.starts.append(
                 Start(workflow=workflow, method=method, node=node, module=frame.module, in_step=frame.step)
             )
@@ -442,12 +451,12 @@ class Expressions:
             keywords=arguments.keywords,
         )
         self.facts.operations.append(operation)
-        if kind in operations.STEPS:
+        if kind in STEPS:
             self._step(operation, arguments, frame)
             return NOTHING
-        if kind in operations.NAMED and arguments.name is not None:
+        if kind in NAMED and arguments.name is not None:
             _name_it(operation, arguments.name, arguments.name_result)
-        if kind in operations.BODIES:
+        if kind in BODIES:
             given = arguments.of(1, "body" if kind in ("loop", "try_block") else "branches")
             operation.bodies = tuple(bodies_of(given))
             for body in operation.bodies:
@@ -462,7 +471,7 @@ class Expressions:
     def _arguments(self, kind: str, node: ast.Call, frame: Frame) -> Arguments:
         values: list[Result] = []
         for index, each in enumerate(node.args):
-            is_name = index == 0 and kind in operations.NAMED
+            is_name = index == 0 and kind in NAMED
             with self._name_of_operation(is_name=is_name):
                 values.append(self.of(each, frame))
         keywords: dict[str, Result] = {}
@@ -505,7 +514,7 @@ class Expressions:
         self.enter(function, given, {}, frame, site=operation.node, step=step)
 
     def _body(self, body: Function, operation: Operation, frame: Frame) -> None:
-        scope = Scope(operations.BODIES[operation.kind], frame.scope)  # type: ignore[arg-type]  # one of the four kinds
+        scope = Scope(BODIES[operation.kind], frame.scope)  # type: ignore[arg-type]  # one of the four kinds
         context = Result(Context(scope, operation.context.is_async))
         self.enter(body, [context, NOTHING], {}, frame, site=operation.node, scope=scope)
 

@@ -11,7 +11,7 @@ from durable.context import Queue
 from durable.core.options import StepPolicy
 from durable.core.records import WhenParentEnds
 from durable.core.results import QueueMessage
-from durable.lint import operations
+from durable.lint import known
 from durable.lint.rules.starts import CHOICES
 from durable.operations.start_options import IfOpen, Keep, WhenFull
 
@@ -21,25 +21,25 @@ def public(of: type) -> set[str]:
 
 
 def test_the_operations_are_those_of_the_contexts() -> None:
-    known = operations.CONTEXT_METHODS | operations.PLAIN
+    names = known.CONTEXT_METHODS | known.PLAIN
     for context in (Context, AsyncContext):
-        assert public(context) | {"logger"} <= known
-    assert known - public(Context) <= {"logger", "map"}
-    assert public(Queue) == operations.QUEUE_METHODS
-    assert public(Child) - {"handle"} == operations.CHILD_METHODS
-    assert public(QueueMessage) >= operations.MESSAGE_METHODS
+        assert public(context) | {"logger"} <= names
+    assert names - public(Context) <= {"logger", "map"}
+    assert public(Queue) == known.QUEUE_METHODS
+    assert public(Child) - {"handle"} == known.CHILD_METHODS
+    assert public(QueueMessage) >= known.MESSAGE_METHODS
 
 
 def test_the_options_are_those_of_steps() -> None:
-    assert {each.name for each in fields(StepPolicy)} == operations.STEP_OPTIONS
+    assert {each.name for each in fields(StepPolicy)} == known.STEP_OPTIONS
 
 
 def test_the_options_are_those_of_starts() -> None:
     parameters = inspect.signature(Workflow.using).parameters
     assert set(CHOICES) <= set(parameters)
-    assert set(parameters) - {"self"} == operations.START_OPTIONS
+    assert set(parameters) - {"self"} == known.START_OPTIONS
     assert set(CHOICES["if_open"]) == set(get_args(IfOpen))
     assert set(CHOICES["keep"]) == set(get_args(Keep))
     assert set(CHOICES["when_full"]) == set(get_args(WhenFull))
     assert set(CHOICES["when_parent_ends"]) == {str(each) for each in WhenParentEnds}
-    assert all(hasattr(Workflow, name) for name in operations.START_METHODS)
+    assert all(hasattr(Workflow, name) for name in known.START_METHODS)

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from durable.lint import operations
 from durable.lint.facts import Branch, Facts, Operation, Report, are_exclusive, ending, report, rule
+from durable.lint.known import NAMED
 from durable.lint.modules import FunctionNode, Module
 
 _WORDS: Final = {
@@ -88,7 +88,7 @@ def _where(operation: Operation, other: Operation) -> tuple[Module, int]:
 def _in_loop(facts: Facts) -> Iterator[Report]:
     bound: dict[ast.AST, set[str]] = {}
     for operation in facts.own():
-        if operation.context.scope is not operation.scope or operation.kind not in operations.NAMED:
+        if operation.context.scope is not operation.scope or operation.kind not in NAMED:
             continue
         loop = _repeating(operation)
         if loop is None:

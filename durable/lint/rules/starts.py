@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from durable.lint.facts import Facts, Operation, Report, Start, Step, report, rule
-from durable.lint.known import in_order, kind_of
+from durable.lint.known import START_OPTIONS, STEP_OPTIONS, in_order, kind_of
 from durable.lint.modules import NOTHING, External, Function, Module, Text, WorkflowValue, workflow_decorator
-from durable.lint.operations import START_OPTIONS, STEP_OPTIONS
 
 #: what a node is if its text does not say what it stands for
 _UNKNOWN: Final = object()
