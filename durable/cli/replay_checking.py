@@ -54,27 +54,25 @@ def check(options: Namespace, output: Output) -> int:
     parts = _parts(options)
     if options.files and (options.open or options.ended is not None):
         raise CommandError("--from checks all runs of the files: leave out --open and --ended", returncode=Exit.USAGE)
+    problem = ""
     try:
         _check_parts(options, output, parts)
-    except HistoryFileError as error:
-        _tell(options, output, parts)
-        output.complain(error)
-        return Exit.USAGE
     except KeyboardInterrupt:
         _tell(options, output, parts)
         raise
+    except HistoryFileError as error:
+        problem = str(error)
     except Error as error:
-        _tell(options, output, parts)
-        output.complain(f"could not check: {type(error).__name__}: {error}")
-        return Exit.USAGE
+        problem = f"could not check: {type(error).__name__}: {error}"
     except BrokenProcessPool:
-        _tell(options, output, parts)
-        output.complain(
+        problem = (
             "could not check: one of the processes could not begin, or was killed: by the system for its memory, or by the code "
             "of a workflow. What it has printed is above; with --jobs 1 there is one process, which prints more"
         )
-        return Exit.USAGE
     _tell(options, output, parts)
+    if problem:
+        output.complain(problem)
+        return Exit.USAGE
     reports = [each.report for each in parts]
     if any(each.findings or each.decisions for each in reports):
         return Exit.REFUSED
