@@ -76,7 +76,7 @@ class AsyncDriver:
             if self._commits is not None:  # an interruption may have come before the body
                 self._commits.end()
 
-    async def _run_body(self, operation: Operation, effect: Body, saves: SentSaves) -> tuple[Effect | None, Any]:
+    async def _run_body(self, operation: Operation, effect: Body, saves: SentSaves | None) -> tuple[Effect | None, Any]:
         """Return the operation's next effect, which it may reach while tasks left by the body still run."""
         from durable.drivers.loop_commits import LoopCommits
 

@@ -69,16 +69,6 @@ class SentSaves(Protocol):
         """Close the descriptors of the saves. None is under way."""
 
 
-class NoSentSaves:
-    """No save is sent by an event loop."""
-
-    def open(self) -> None:
-        """Return None."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class Host(Protocol):
     """The surroundings of one pass."""
 
@@ -96,8 +86,11 @@ class Host(Protocol):
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""
 
-    def sent_saves(self) -> SentSaves:
-        """Return the saves that an event loop sends on the connection of this thread, which waits for the loop."""
+    def sent_saves(self) -> SentSaves | None:
+        """Return the saves that an event loop sends on the connection of this thread, which waits for the loop.
+
+        None if it sends none.
+        """
 
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         """Run `call`, `record` and a commit in one transaction of the store's database.

@@ -44,11 +44,12 @@ from durable.drivers.threads import HandedOver, LoopDelegate, Outcome, outcome_o
 class LoopCommits:
     """The commits of one body, sent from the running event loop. `owner` has the connection."""
 
-    def __init__(self, owner: LoopDelegate, saves: SentSaves) -> None:
+    def __init__(self, owner: LoopDelegate, saves: SentSaves | None) -> None:
         self._owner = owner
         self._saves = saves
         self._loop = asyncio.get_running_loop()
-        self._is_over = type(self._loop).add_reader is asyncio.AbstractEventLoop.add_reader
+        can_watch = type(self._loop).add_reader is not asyncio.AbstractEventLoop.add_reader
+        self._is_over = saves is None or not can_watch
         self._watched: int | None = None  # the descriptor
         self._save: SentSave | None = None  # under way
         self._ended: HandedOver[None]  # its outcome
@@ -58,7 +59,8 @@ class LoopCommits:
         self._is_over = True
         if self._save is None:  # of a task that is left behind
             self._watch(None)
-            self._saves.close()
+            if self._saves is not None:
+                self._saves.close()
 
     def end(self) -> None:
         """Begin no more commits, and wait for the one under way. Called by the owner."""
@@ -83,7 +85,7 @@ class LoopCommits:
         return None
 
     def _is_sent(self) -> bool:
-        save = self._saves.open()
+        save = None if self._saves is None else self._saves.open()
         if save is None:
             return False
         try:

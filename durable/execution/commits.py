@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import InternalError
 from django.db.transaction import TransactionManagementError
@@ -71,17 +71,20 @@ from durable.core.records import (
 )
 from durable.core.registry import WorkflowDefinition
 from durable.core.transitions import started
-from durable.drivers.host import NoSentSaves, SentSaves
+from durable.drivers.host import SentSaves
 from durable.drivers.threads import ThreadDelegate
 from durable.execution.commit_retry import retry_commit
 from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE, OpenTransactions, in_transaction
 from durable.execution.environment import COMMITS_LOST, LEASE_LOST, Eviction, PassEvents
 from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
-from durable.store.base import MessagesLeft, SentCommit, SentCommits, inherited
+from durable.store.base import MessagesLeft, inherited
 from durable.store.ends import has_function
 from durable.store.families import Decide, recover_family
 from durable.store.transactions import BROKEN, kept_open
+
+if TYPE_CHECKING:
+    from durable.store.postgres.sending import PostgresCommit, PostgresCommits
 
 # Entries of a pass after which its history is measured: a walk over it, a hundredth of a step's time for each entry.
 LOOK_EVERY: Final = 10_000
@@ -240,7 +243,7 @@ class CommitSession:
                 batch = replace(batch, ended=replace(self._journal.run, **batch.run))
             return self._save_batch(batch, self._journal.taken)
 
-    def _save_batch(self, batch: Batch, generation: int, sent: SentCommit | None = None) -> Committed:
+    def _save_batch(self, batch: Batch, generation: int, sent: PostgresCommit | None = None) -> Committed:
         committed = self._write(batch, sent=sent)
         self._generation = generation
         self._journal.mark_committed(batch)
@@ -259,12 +262,12 @@ class CommitSession:
 
     # -- saves that an event loop sends
 
-    def sent_saves(self, end_forked_child: Callable[[], None]) -> SentSaves:
-        """Return the saves that an event loop sends; called in the pass's own thread."""
+    def sent_saves(self, end_forked_child: Callable[[], None]) -> SentSaves | None:
+        """Return the saves that an event loop sends, None if it sends none; called in the pass's own thread."""
         commits = self._store.sent_commits()
-        return NoSentSaves() if commits is None else _SentSaves(self, self._journal, commits, end_forked_child)
+        return None if commits is None else _SentSaves(self, self._journal, commits, end_forked_child)
 
-    def finish(self, batch: Batch, generation: int, sent: SentCommit) -> None:
+    def finish(self, batch: Batch, generation: int, sent: PostgresCommit) -> None:
         """Do what follows a commit that was sent, as `save` does."""
         with self._lock, self.settling():
             committed = self._save_batch(batch, generation, sent)
@@ -548,7 +551,9 @@ class CommitSession:
             raise PassAborted(f"the commit was not answered: {error}") from error
         self._journal.restore_batch(batch, without=location)
 
-    def _write(self, batch: Batch, *, in_step_transaction: bool = False, sent: SentCommit | None = None) -> Committed:
+    def _write(
+        self, batch: Batch, *, in_step_transaction: bool = False, sent: PostgresCommit | None = None
+    ) -> Committed:
         run = self._journal.run
         try:
             try:
@@ -584,7 +589,7 @@ class CommitSession:
                 self._events.history_too_long()
         return committed
 
-    def _commit(self, batch: Batch, *, may_retry: bool, sent: SentCommit | None) -> Committed:
+    def _commit(self, batch: Batch, *, may_retry: bool, sent: PostgresCommit | None) -> Committed:
         try:
             if sent is not None:
                 return sent.committed()
@@ -628,7 +633,7 @@ class _SentSaves:
     """The `durable.drivers.host.SentSaves` of a pass."""
 
     def __init__(
-        self, session: CommitSession, journal: Journal, commits: SentCommits, end_forked_child: Callable[[], None]
+        self, session: CommitSession, journal: Journal, commits: PostgresCommits, end_forked_child: Callable[[], None]
     ) -> None:
         self.session = session
         self.journal = journal
@@ -650,7 +655,7 @@ class _SentSave:
 
     __slots__ = ("_batch", "_commit", "_generation", "_of", "close", "fileno")
 
-    def __init__(self, of: _SentSaves, commit: SentCommit) -> None:
+    def __init__(self, of: _SentSaves, commit: PostgresCommit) -> None:
         self._of = of
         self._commit = commit
         self._batch: Batch

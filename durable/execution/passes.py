@@ -41,7 +41,7 @@ from durable.core.scope import Scope
 from durable.core.simple_operations import PeekTags
 from durable.core.time_limits import History
 from durable.drivers.aio import AsyncDriver
-from durable.drivers.host import NoSentSaves, SentSaves
+from durable.drivers.host import SentSaves
 from durable.drivers.sync import SyncDriver
 from durable.drivers.threads import ThreadDelegate
 from durable.execution.commits import CHANGES, CommitSession
@@ -151,7 +151,7 @@ class PassHost:
         self._origin.end_forked_child()
         self._commits.save(effect)
 
-    def sent_saves(self) -> SentSaves:
+    def sent_saves(self) -> SentSaves | None:
         return self._commits.sent_saves(self._origin.end_forked_child)
 
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
@@ -438,8 +438,8 @@ class RecordedHost(PassHost):
     async def async_wait(self, _seconds: float) -> None:
         self._end()
 
-    def sent_saves(self) -> SentSaves:
-        return NoSentSaves()
+    def sent_saves(self) -> None:
+        return None
 
 
 class RefusingJournal(Journal):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from durable.core.limits.ranks import Ranking
 from durable.core.limits.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
@@ -46,7 +46,10 @@ from durable.core.records import (
     TagChange,
 )
 from durable.core.time_limits import History, RunLimits
-from durable.store.surveys import Surveyor
+
+if TYPE_CHECKING:
+    from durable.store.postgres.sending import PostgresCommits
+    from durable.store.tables.surveys import RowSurveyor
 
 #: A point in the order of due runs: `wake_at` and id.
 DuePoint = tuple[datetime, str]
@@ -127,48 +130,6 @@ class Released(NamedTuple):
 
     busy: frozenset[str]
     queues: frozenset[str]
-
-
-class SentCommit(Protocol):
-    """A commit of entries alone, sent from another thread than that of the connection, which waits meanwhile.
-
-    Nothing blocks. See `durable.drivers.host.SentSave`.
-    """
-
-    #: False as long as part of the statement waits for the socket to be writable.
-    is_flushed: bool
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the answer has come and asks for nothing."""
-
-    def fileno(self) -> int:
-        """Return a descriptor of its own for the socket, the same for all commits on a connection."""
-
-    def send(self, batch: Batch) -> bool:
-        """Send the commit of the batch. Return False if the session is not prepared for it; nothing was sent.
-
-        The caller watches `fileno` by now, and no descriptor of another connection.
-        """
-
-    def proceed(self) -> bool:
-        """Send what is left and take what has come. Return True once the answer or an error is there."""
-
-    def close(self) -> None:
-        """Leave the connection to its thread."""
-
-    def committed(self) -> Committed:
-        """Return or raise what `Store.commit` would have. In the thread of the connection unless `is_plain`."""
-
-
-class SentCommits(Protocol):
-    """Commits that another thread sends on the connection of the thread that has made this object."""
-
-    def open(self) -> SentCommit | None:
-        """Reserve the connection for a commit; None if the session is not ready for that."""
-
-    def close(self) -> None:
-        """Close the descriptors."""
 
 
 class Store(Protocol):
@@ -326,7 +287,7 @@ class Store(Protocol):
     def messages(self, run_id: str) -> list[Message]:
         """Return the run's messages in order, in any state."""
 
-    def surveyor(self, run_id: str) -> Surveyor | None:
+    def surveyor(self, run_id: str) -> RowSurveyor | None:
         """Return the surveyor of this run's history; None if the store has whole histories at hand."""
         ...
 
@@ -641,7 +602,7 @@ class Store(Protocol):
         own; the groups' tallies are locked first.
         """
 
-    def sent_commits(self) -> SentCommits | None:
+    def sent_commits(self) -> PostgresCommits | None:
         """Return what sends commits on this thread's connection from another thread; None if there is no such way."""
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:

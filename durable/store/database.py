@@ -77,7 +77,7 @@ from durable.models import (
 )
 from durable.models.renames import learn_names, learn_queues
 from durable.store import ends
-from durable.store.base import ChildIdTaken, SentCommits
+from durable.store.base import ChildIdTaken
 from durable.store.rules import families, row_rules
 from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
@@ -124,9 +124,6 @@ class DatabaseStore(
         with transaction.atomic(using=self.alias):
             self._begin_to_write()
             yield
-
-    def _reading(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     @abstractmethod
     def _insert(self, runs: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
@@ -255,9 +252,6 @@ class DatabaseStore(
             if (function := ends.function_of(batch.ended.workflow)) is not None:
                 ends.call(self.alias, function, batch.ended)
         return committed
-
-    def sent_commits(self) -> SentCommits | None:
-        return None
 
     @abstractmethod
     def _commit(self, batch: Batch) -> Committed: ...

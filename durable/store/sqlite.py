@@ -415,6 +415,9 @@ class SQLiteStore(DatabaseStore):
             found = found.filter(sent_at__lt=before)
         return [Message(**row) for row in found.order_by("order")[:limit].values(*MESSAGE.names)]
 
+    def sent_commits(self) -> None:
+        return None
+
     def _commit(self, batch: Batch) -> Committed:
         with self._writing():
             starts, sends = batch.of(ChildStart), batch.of(OutgoingMessage)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from durable.core.entry_shapes import readable
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message
-from durable.core.rewind.rewinding import Region, Rewind
+from durable.core.rewind.rewinding import Rewind
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,78 +49,6 @@ class Mark(tuple[int, ...]):
     """Numbers that change whenever an entry of the history begins, ends, fails or is undone."""
 
     __slots__ = ()
-
-
-class Surveyor(Protocol):
-    """Reads parts of one run's history, without values (`durable.store.surveys`).
-
-    Each method is one statement or two.
-    """
-
-    def short_history(self, most: int) -> list[EntryRecord]:
-        """Return all entries in the order in which they began; none if they are more than `most`."""
-        ...
-
-    def messages(self) -> list[Message]: ...
-
-    def mark(self) -> Mark:
-        """Return the current mark of the history."""
-        ...
-
-    def entries(self, locations: Collection[str]) -> list[EntryRecord]: ...
-
-    def first_within(self, location: str) -> EntryRecord | None:
-        """Return the entry that began first below this location."""
-        ...
-
-    def first_locations(self, most: int) -> list[str]:
-        """Return the locations of the first entries, in the order in which they began."""
-        ...
-
-    def compensated(self, gone: Sequence[Region], most: int) -> list[EntryRecord]:
-        """Return at most `most` compensated steps and starts of children outside of these regions.
-
-        They are in the order in which they began.
-        """
-        ...
-
-    def running_steps(self, gone: Sequence[Region]) -> list[str]:
-        """Return the locations of the steps outside of these regions with the status "running"."""
-        ...
-
-    def unfinished_steps(self) -> list[EntryRecord]:
-        """Return the steps that run, are asked about or wait for a person."""
-        ...
-
-    def survey(self, gone: Sequence[Region], *, kept: str | None, most: int) -> Survey:
-        """Return the survey of these regions and of the rest, with at most `most` locations of each.
-
-        The entry at `kept` always stays.
-        """
-        ...
-
-    def own_sends(self, gone: Sequence[Region]) -> list[EntryRecord]:
-        """Return the run's sends to itself in these regions."""
-        ...
-
-    def returned(
-        self, gone: Sequence[Region], races: Sequence[str], without: Collection[str], most: int
-    ) -> tuple[list[Message], int]:
-        """Return the first messages whose receipts are in these regions, and their total number; without the given ids.
-
-        `races` are all races in the regions.
-        """
-        ...
-
-    def loops(self, gone: Sequence[Region]) -> list[EntryRecord]: ...
-
-    def has_children(self) -> bool:
-        """Return True if the run has started children, even if no entry mentions them any more."""
-        ...
-
-    def child_entries(self) -> list[EntryRecord]:
-        """Return all entries of children and maps, in the order in which they began."""
-        ...
 
 
 def mark_of(entries: Iterable[EntryRecord]) -> Mark:

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from datetime import datetime
+from functools import wraps
+from inspect import isfunction
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from durable.core import question_rules
 from durable.core.control_flow import CommitsLost, LeaseLost
@@ -85,6 +87,7 @@ from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
 from durable.store.surveys import bare_entry, bare_message
 
+_Store = TypeVar("_Store")
 #: A snapshot of a store's content: its tables by the names of the attributes.
 Tables = dict[str, Any]
 
@@ -106,8 +109,26 @@ def _copied(entry: EntryRecord) -> EntryRecord:
     return copy
 
 
+def _under_the_lock(store: type[_Store]) -> type[_Store]:
+    """Let each public method of the class, inherited ones included, hold the store's lock while it runs."""
+
+    def holding(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                return method(self, *args, **kwargs)
+
+        return call
+
+    for name in dir(store):
+        if not name.startswith("_") and isfunction(method := getattr(store, name)):
+            setattr(store, name, holding(method))
+    return store
+
+
+@_under_the_lock
 class MemoryStore(RateStore, FamilyStore):
-    """A `Store` in memory."""
+    """A `Store` in memory. Each public method holds the lock."""
 
     def __init__(self) -> None:
         self._lock: AbstractContextManager[object] = threading.RLock()
@@ -143,15 +164,12 @@ class MemoryStore(RateStore, FamilyStore):
     def _writing(self) -> AbstractContextManager[object]:
         return self._lock
 
-    _reading = _writing
-
     # -- verbs, from outside a pass
 
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
-        with self._lock:
-            for run in runs:
-                row_rules.check(run)
-            return [self._created(run) for run in runs]
+        for run in runs:
+            row_rules.check(run)
+        return [self._created(run) for run in runs]
 
     def _created(self, run: RunRecord) -> tuple[RunRecord, bool]:
         new = run.id not in self._runs
@@ -194,14 +212,13 @@ class MemoryStore(RateStore, FamilyStore):
     # -- keys
 
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
-        with self._lock:
-            holder = self._key_holder(run.workflow, key)
-            if run.id not in self._runs and holder is not None:
-                return row_rules.copied(holder), False
-            created, is_new = self._created(row_rules.check(run))
-            if is_new:
-                self._give_key(run, run.workflow, key)
-            return created, is_new
+        holder = self._key_holder(run.workflow, key)
+        if run.id not in self._runs and holder is not None:
+            return row_rules.copied(holder), False
+        created, is_new = self._created(row_rules.check(run))
+        if is_new:
+            self._give_key(run, run.workflow, key)
+        return created, is_new
 
     def _give_key(self, run: RunRecord, workflow: str, key: str) -> None:
         self._keys[run.id] = KeyRecord(run_id=run.id, workflow=workflow, key=key, taken_at=run.created_at)
@@ -225,37 +242,31 @@ class MemoryStore(RateStore, FamilyStore):
         self._key_holders[key.workflow, key.key] = run_id
 
     def key_holder(self, workflow: str, key: str, *, lock: bool = False) -> RunRecord | None:  # noqa: ARG002
-        with self._lock:  # a transaction holds it
-            holder = self._key_holder(workflow, key)
-            return None if holder is None else row_rules.copied(holder)
+        holder = self._key_holder(workflow, key)
+        return None if holder is None else row_rules.copied(holder)
 
     def free_key(self, run_id: str, *, for_good: bool) -> None:
-        with self._lock:
-            if for_good:
-                self._keys.pop(run_id, None)
-            elif (key := self._keys.get(run_id)) is not None:
-                self._keys[run_id] = replace(key, is_open=False)
+        if for_good:
+            self._keys.pop(run_id, None)
+        elif (key := self._keys.get(run_id)) is not None:
+            self._keys[run_id] = replace(key, is_open=False)
 
     def move(self, run: RunRecord, *, now: datetime, wake_at: datetime, input: str | None) -> RunRecord:
-        with self._lock:
-            key = self._keys[run.id]
-            self._keys[run.id] = replace(key, moves=key.moves + 1, moved_at=now)
-            self._holds.move(run.id, wake_at)
-            self._put(replace(run, **moved(run, wake_at=wake_at, input=input)))
-            return row_rules.copied(self._runs[run.id])
+        key = self._keys[run.id]
+        self._keys[run.id] = replace(key, moves=key.moves + 1, moved_at=now)
+        self._holds.move(run.id, wake_at)
+        self._put(replace(run, **moved(run, wake_at=wake_at, input=input)))
+        return row_rules.copied(self._runs[run.id])
 
     def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
-        with self._lock:
-            found = [(self._runs[each], self._keys[each]) for each in run_ids if each in self._keys]
-            return {run.id: replace(key, is_open=self._has_key(run)) for run, key in found}
+        found = [(self._runs[each], self._keys[each]) for each in run_ids if each in self._keys]
+        return {run.id: replace(key, is_open=self._has_key(run)) for run, key in found}
 
     def note_keyed_sends(self, sends: Sequence[KeyedSend]) -> None:
-        with self._lock:
-            self._keyed_sends |= {each.message_id: each for each in sends}
+        self._keyed_sends |= {each.message_id: each for each in sends}
 
     def keyed_sends(self, run_id: str) -> list[KeyedSend]:
-        with self._lock:
-            return self._sends_among(run_id, [each for each in self.messages(run_id) if each.state == _PENDING])
+        return self._sends_among(run_id, [each for each in self.messages(run_id) if each.state == _PENDING])
 
     def _sends_among(self, run_id: str, messages: Sequence[Message]) -> list[KeyedSend]:
         """Return those of these messages that `start_or_send` has sent to the run."""
@@ -263,12 +274,10 @@ class MemoryStore(RateStore, FamilyStore):
         return [each for each in found if each.run_id == run_id]
 
     def note_follower(self, run_id: str, before: str) -> None:
-        with self._lock:
-            self._keys[run_id] = replace(self._keys[run_id], follows=before)
+        self._keys[run_id] = replace(self._keys[run_id], follows=before)
 
     def followed_by(self, run_id: str) -> str | None:
-        with self._lock:
-            return next((each for each, key in reversed(self._keys.items()) if key.follows == run_id), None)
+        return next((each for each, key in reversed(self._keys.items()) if key.follows == run_id), None)
 
     def _free(self, run_id: str) -> None:
         self._rates.forget(run_id)
@@ -280,35 +289,29 @@ class MemoryStore(RateStore, FamilyStore):
 
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
         kinds = (EntryKind.CHILD, EntryKind.MAP)
-        with self._lock:
-            return {
-                each
-                for each in run_ids
-                if self._families.has_any(each)
-                or any(entry.kind in kinds for entry in self._entries.get(each, {}).values())
-            }
+        return {
+            each
+            for each in run_ids
+            if self._families.has_any(each)
+            or any(entry.kind in kinds for entry in self._entries.get(each, {}).values())
+        }
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
-        with self._lock:
-            found = [each for each in children if each in self._runs]
-            self._families.note_reader(run_id, found)
-            return found
+        found = [each for each in children if each in self._runs]
+        self._families.note_reader(run_id, found)
+        return found
 
     def readers_of(self, child_id: str) -> list[str]:
-        with self._lock:
-            return self._families.readers_of(child_id)
+        return self._families.readers_of(child_id)
 
     def get(self, run_id: str) -> RunRecord | None:
-        with self._lock:
-            return row_rules.copied(run) if (run := self._runs.get(run_id)) else None
+        return row_rules.copied(run) if (run := self._runs.get(run_id)) else None
 
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
-        with self._lock:
-            return {each: row_rules.copied(self._runs[each]) for each in run_ids if each in self._runs}
+        return {each: row_rules.copied(self._runs[each]) for each in run_ids if each in self._runs}
 
     def states(self, run_ids: Sequence[str]) -> dict[str, str]:
-        with self._lock:
-            return {each: str(self._runs[each].state) for each in run_ids if each in self._runs}
+        return {each: str(self._runs[each].state) for each in run_ids if each in self._runs}
 
     def history(self, run_id: str) -> list[EntryRecord]:
         return sorted(self.load(run_id), key=lambda entry: entry.ordinal)
@@ -322,45 +325,38 @@ class MemoryStore(RateStore, FamilyStore):
         return [each for each in self.history(run_id) if each.status == EntryStatus.HELD]
 
     def held_among(self, run_ids: Sequence[str]) -> set[str]:
-        with self._lock:
-            found = ((each, self._failures.get(each)) for each in run_ids)
-            return {each for each, failure in found if failure is not None and failure.is_held}
+        found = ((each, self._failures.get(each)) for each in run_ids)
+        return {each for each, failure in found if failure is not None and failure.is_held}
 
     def limits(self, run_id: str) -> RunLimits | None:
-        with self._lock:
-            return self._limits.get(run_id)
+        return self._limits.get(run_id)
 
     def put_in_doubt(self, since: datetime, most: int) -> int:
-        with self._lock:
-            marked = {run_id for run_id, limits in self._limits.items() if limits.in_doubt == since}
-            left = [each for each in self._runs.values() if each.state not in ENDED and each.id not in marked][:most]
-            for run in left:
-                self._limits[run.id] = replace(self._limits.get(run.id) or RunLimits(), in_doubt=since)
-                self._put(replace(run, fence=max(run.fence, LOADED)))
-            return len(left)
+        marked = {run_id for run_id, limits in self._limits.items() if limits.in_doubt == since}
+        left = [each for each in self._runs.values() if each.state not in ENDED and each.id not in marked][:most]
+        for run in left:
+            self._limits[run.id] = replace(self._limits.get(run.id) or RunLimits(), in_doubt=since)
+            self._put(replace(run, fence=max(run.fence, LOADED)))
+        return len(left)
 
     def attempts(self, run_id: str) -> list[AttemptRecord]:
-        with self._lock:
-            return list(self._attempts.get(run_id, ()))
+        return list(self._attempts.get(run_id, ()))
 
     def failure(self, run_id: str) -> FailureRecord | None:
-        with self._lock:
-            return self._failures.get(run_id)
+        return self._failures.get(run_id)
 
     def messages(self, run_id: str) -> list[Message]:
-        with self._lock:
-            return [self._messages[each] for each in self._inboxes.get(run_id, ())]
+        return [self._messages[each] for each in self._inboxes.get(run_id, ())]
 
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
-        with self._lock:
-            stored = [self._stored(message) for message in messages]
-            queues = set()
-            for run_id in sorted({message.to for message in messages if message.to in self._runs}):
-                new = [each for each, fresh in filter(None, stored) if fresh and each.run_id == run_id]
-                self._runs[run_id] = run = row_rules.after_messages(self._runs[run_id], new)
-                if row_rules.should_notify(run, new):
-                    queues.add(run.queue)
-            return [found and found[0] for found in stored], frozenset(queues)
+        stored = [self._stored(message) for message in messages]
+        queues = set()
+        for run_id in sorted({message.to for message in messages if message.to in self._runs}):
+            new = [each for each, fresh in filter(None, stored) if fresh and each.run_id == run_id]
+            self._runs[run_id] = run = row_rules.after_messages(self._runs[run_id], new)
+            if row_rules.should_notify(run, new):
+                queues.add(run.queue)
+        return [found and found[0] for found in stored], frozenset(queues)
 
     def _stored(self, outgoing: OutgoingMessage) -> tuple[Message, bool] | None:
         """Return the stored message, and True if it is new; None if there is no such run."""
@@ -390,12 +386,10 @@ class MemoryStore(RateStore, FamilyStore):
         """Return None: no history is too long to be read."""
 
     def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
-        with self._lock:
-            return list(map(bare_entry, self.history(run_id))), list(map(bare_message, self.messages(run_id)))
+        return list(map(bare_entry, self.history(run_id))), list(map(bare_message, self.messages(run_id)))
 
     def message(self, message_id: str) -> Message | None:
-        with self._lock:
-            return self._messages.get(message_id)
+        return self._messages.get(message_id)
 
     def sent_before(self, run_id: str, idempotency_id: str) -> Message | None:
         return next((each for each in self.messages(run_id) if each.idempotency_id == idempotency_id), None)
@@ -407,19 +401,18 @@ class MemoryStore(RateStore, FamilyStore):
         *,
         wait: bool = True,  # noqa: ARG002  # no row is locked without the lock of all
     ) -> RunRecord:
-        with self._lock:
-            run = self._runs.get(run_id)
-            if run is None:
-                raise RunNotFoundError(run_id)
-            change = decide(row_rules.copied(run), lambda: self.history(run_id))
-            after = row_rules.after_change(run, change)
-            function = ends.function_of(run.workflow) if row_rules.has_ended(run, after) else None
-            if function is None:
-                return self._changed(run, after, change)
-            with self._taken_back_if_refused() as alias:
-                changed = self._changed(run, after, change)
-                ends.call(alias, function, row_rules.copied(changed))
-            return changed
+        run = self._runs.get(run_id)
+        if run is None:
+            raise RunNotFoundError(run_id)
+        change = decide(row_rules.copied(run), lambda: self.history(run_id))
+        after = row_rules.after_change(run, change)
+        function = ends.function_of(run.workflow) if row_rules.has_ended(run, after) else None
+        if function is None:
+            return self._changed(run, after, change)
+        with self._taken_back_if_refused() as alias:
+            changed = self._changed(run, after, change)
+            ends.call(alias, function, row_rules.copied(changed))
+        return changed
 
     def _changed(self, run: RunRecord, after: RunRecord, change: RunChange) -> RunRecord:
         """Write what a verb has decided; return the changed row."""
@@ -474,62 +467,53 @@ class MemoryStore(RateStore, FamilyStore):
         messages: Sequence[Message],
         tags: TagChange | None = None,
     ) -> None:
-        with self._lock:
-            if tags is not None:
-                self._change_tags(run_id, tags)
-            self._write(run_id, entries)
-            self._attempts[run_id] += attempts
-            self._messages |= {each.id: each for each in messages}
-            self._inboxes[run_id] += [each.id for each in sorted(messages, key=lambda each: each.order)]
-            newest = max((each.order for each in messages), default=0)
-            self._runs[run_id] = replace(self._runs[run_id], message_count=newest)
+        if tags is not None:
+            self._change_tags(run_id, tags)
+        self._write(run_id, entries)
+        self._attempts[run_id] += attempts
+        self._messages |= {each.id: each for each in messages}
+        self._inboxes[run_id] += [each.id for each in sorted(messages, key=lambda each: each.order)]
+        newest = max((each.order for each in messages), default=0)
+        self._runs[run_id] = replace(self._runs[run_id], message_count=newest)
 
     # -- holds
 
     def held(self, kind: HoldKind, name: str) -> Hold | None:
-        with self._lock:
-            return self._holds.find(kind, name)
+        return self._holds.find(kind, name)
 
     def hold(self, hold: Hold) -> bool:
-        with self._lock:
-            return self._holds.put(hold)
+        return self._holds.put(hold)
 
     def lift(self, kind: HoldKind, name: str) -> bool:
-        with self._lock:
-            return self._holds.lift(kind, name)
+        return self._holds.lift(kind, name)
 
     def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
-        with self._lock:
-            released = self._holds.release(self._runs, now, most)
-            self._runs |= {run.id: run for run in released}
-            return [row_rules.copied(run) for run in released]
+        released = self._holds.release(self._runs, now, most)
+        self._runs |= {run.id: run for run in released}
+        return [row_rules.copied(run) for run in released]
 
     # -- ranks
 
     def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
-        with self._lock:
-            return {run_id: found for run_id in run_ids if (found := self._ranks.rankings.get(run_id)) is not None}
+        return {run_id: found for run_id in run_ids if (found := self._ranks.rankings.get(run_id)) is not None}
 
     def tags(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
-        with self._lock:
-            tables = self._tags_at_start if at_start else self._tags
-            return {each: dict(sorted(tables[each].items())) for each in run_ids if tables.get(each)}
+        tables = self._tags_at_start if at_start else self._tags
+        return {each: dict(sorted(tables[each].items())) for each in run_ids if tables.get(each)}
 
     def _change_tags(self, run_id: str, change: TagChange) -> None:
         changed = {**self._tags.get(run_id, {}), **change.tags}
         self._tags[run_id] = {name: value for name, value in changed.items() if value is not None}
 
     def subjects(self, run_ids: Sequence[str]) -> dict[str, list[Subject]]:
-        with self._lock:
-            return {each: list(self._subjects[each]) for each in run_ids if each in self._subjects}
+        return {each: list(self._subjects[each]) for each in run_ids if each in self._subjects}
 
     def to_cancel(self, model: str, keys: Sequence[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        with self._lock:
-            for run in sorted(self._runs.values(), key=lambda run: (run.created_at, run.id)):
-                for each in self._subjects.get(run.id, ()) if run.state not in ENDED else ():
-                    if each.cancels and each.model == model and each.key in keys:
-                        found.setdefault(each.key, []).append(run.id)
+        for run in sorted(self._runs.values(), key=lambda run: (run.created_at, run.id)):
+            for each in self._subjects.get(run.id, ()) if run.state not in ENDED else ():
+                if each.cancels and each.model == model and each.key in keys:
+                    found.setdefault(each.key, []).append(run.id)
         return found
 
     def learn_names(self) -> None:
@@ -541,13 +525,12 @@ class MemoryStore(RateStore, FamilyStore):
     # -- events
 
     def put_event(self, event: EventRecord) -> tuple[EventRecord, bool]:
-        with self._lock:
-            for each in self._events:
-                if (each.name, each.id) == (event.name, event.id):
-                    return each, False
-            self._newest_event += 1
-            self._events.append(replace(event, number=self._newest_event))
-            return self._events[-1], True
+        for each in self._events:
+            if (each.name, each.id) == (event.name, event.id):
+                return each, False
+        self._newest_event += 1
+        self._events.append(replace(event, number=self._newest_event))
+        return self._events[-1], True
 
     def _change_event(self, event: EventRecord, **changed: Any) -> None:
         self._events = [replace(each, **changed) if each.number == event.number else each for each in self._events]
@@ -556,17 +539,14 @@ class MemoryStore(RateStore, FamilyStore):
         return [each for each in self._events if (each.name, each.key) == (name, key)]
 
     def newest_event(self, name: str, key: str) -> int:
-        with self._lock:
-            return max((each.number for each in self._events_of(name, key)), default=0)
+        return max((each.number for each in self._events_of(name, key)), default=0)
 
     def event_wait(self, wait_id: str) -> AwaitedEvent | None:
-        with self._lock:
-            return self._event_waits.get(wait_id)
+        return self._event_waits.get(wait_id)
 
     def due_event(self, wait: AwaitedEvent, before: datetime | None = None) -> EventRecord | None:
-        with self._lock:
-            due = (each for each in self._events_of(wait.name, wait.key) if wait.takes(each))
-            return next((each for each in due if before is None or each.published_at < before), None)
+        due = (each for each in self._events_of(wait.name, wait.key) if wait.takes(each))
+        return next((each for each in due if before is None or each.published_at < before), None)
 
     def _waits_for(self, event: EventRecord) -> list[AwaitedEvent]:
         """Return the waits that have not got this event and get it, if no earlier one."""
@@ -580,37 +560,33 @@ class MemoryStore(RateStore, FamilyStore):
         message_of: Callable[[EventRecord, AwaitedEvent], OutgoingMessage],
         wait_id: str | None = None,
     ) -> tuple[int, frozenset[str]]:
-        with self._lock:
-            waits = filter(None, [self._event_waits.get(wait_id)]) if wait_id else self._waits_for(event)[:most]
-            found = [self._event_waits.pop(each.id) for each in waits]
-            taken = [each for each in found if self._runs[each.run_id].state not in ENDED]
-            known = [event] if wait_id else self._events_of(event.name, event.key)
-            given = [(next(first for first in known if wait_id or each.takes(first)), each) for each in taken]
-            for number, delivered in Counter(first.number for first, _ in given).items():
-                for first in [each for each in self._events if each.number == number]:  # the caller's may be older
-                    self._change_event(first, delivered=first.delivered + delivered)
-            _, queues = self.send([message_of(first, each) for first, each in given])
-            return len(taken), queues
+        waits = filter(None, [self._event_waits.get(wait_id)]) if wait_id else self._waits_for(event)[:most]
+        found = [self._event_waits.pop(each.id) for each in waits]
+        taken = [each for each in found if self._runs[each.run_id].state not in ENDED]
+        known = [event] if wait_id else self._events_of(event.name, event.key)
+        given = [(next(first for first in known if wait_id or each.takes(first)), each) for each in taken]
+        for number, delivered in Counter(first.number for first, _ in given).items():
+            for first in [each for each in self._events if each.number == number]:  # the caller's may be older
+                self._change_event(first, delivered=first.delivered + delivered)
+        _, queues = self.send([message_of(first, each) for first, each in given])
+        return len(taken), queues
 
     def close_event(self, event: EventRecord) -> bool:
-        with self._lock:
-            if self._waits_for(event):
-                return False
-            self._change_event(event, is_open=False)
-            return True
+        if self._waits_for(event):
+            return False
+        self._change_event(event, is_open=False)
+        return True
 
     def open_events(self, most: int) -> list[EventRecord]:
-        with self._lock:
-            return [each for each in self._events if each.is_open][:most]
+        return [each for each in self._events if each.is_open][:most]
 
     def forget_events(self, before: datetime, most: int) -> int:
-        with self._lock:
-            ended = [each.id for each in self._event_waits.values() if self._runs[each.run_id].state in ENDED]
-            for wait_id in ended[:most]:
-                del self._event_waits[wait_id]
-            old = [each for each in self._events if each.published_at < before and not each.is_open][:most]
-            self._events = [each for each in self._events if each not in old]
-            return len(old)
+        ended = [each.id for each in self._event_waits.values() if self._runs[each.run_id].state in ENDED]
+        for wait_id in ended[:most]:
+            del self._event_waits[wait_id]
+        old = [each for each in self._events if each.published_at < before and not each.is_open][:most]
+        self._events = [each for each in self._events if each not in old]
+        return len(old)
 
     def _drop_waits(self, run_id: str, is_dropped: Callable[[AwaitedEvent], bool]) -> None:
         gone = [each.id for each in self._event_waits.values() if each.run_id == run_id and is_dropped(each)]
@@ -620,16 +596,14 @@ class MemoryStore(RateStore, FamilyStore):
     # -- the audit log
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
-        with self._lock:
-            self._actions += actions
+        self._actions += actions
 
     def log_repeat(self, action: ActionRecord, since: datetime) -> bool:
-        with self._lock:
-            for place, each in reversed(list(enumerate(self._actions))):
-                if each.created_at >= since and row_rules.is_repeat(each, action):
-                    detail = row_rules.repeated(each.detail, action.created_at)
-                    self._actions[place] = replace(each, detail=detail)
-                    return True
+        for place, each in reversed(list(enumerate(self._actions))):
+            if each.created_at >= since and row_rules.is_repeat(each, action):
+                detail = row_rules.repeated(each.detail, action.created_at)
+                self._actions[place] = replace(each, detail=detail)
+                return True
         return False
 
     @property
@@ -651,24 +625,22 @@ class MemoryStore(RateStore, FamilyStore):
         since: DuePoint | None = None,
         since_ranked: datetime | None = None,
     ) -> Claimed:
-        with self._lock:
-            if self._holds.is_paused(queue):
-                return Claimed()
-            due = [run for run in self._runs.values() if run.queue == queue and row_rules.is_due(run, now)]
-            found = self._ranks.candidates(due, now)
-            chosen = found if since is None else self._ranks.behind(found, since, since_ranked)
-            taken, left = chosen[:limit], chosen[limit:]
-            runs = Claimed(self._taken(each.run_id, now, lease_until, worker) for each in taken)
-            if taken:
-                self._ranks.note_served(queue, taken, is_one_left=any(each.tag is not None for each in left))
-            return runs
+        if self._holds.is_paused(queue):
+            return Claimed()
+        due = [run for run in self._runs.values() if run.queue == queue and row_rules.is_due(run, now)]
+        found = self._ranks.candidates(due, now)
+        chosen = found if since is None else self._ranks.behind(found, since, since_ranked)
+        taken, left = chosen[:limit], chosen[limit:]
+        runs = Claimed(self._taken(each.run_id, now, lease_until, worker) for each in taken)
+        if taken:
+            self._ranks.note_served(queue, taken, is_one_left=any(each.tag is not None for each in left))
+        return runs
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
-        with self._lock:
-            run = self._runs.get(run_id)
-            if run is None or not row_rules.claimable(run, now) or self._holds.is_paused(run.queue):
-                return None
-            return self._taken(run_id, now, lease_until, worker)
+        run = self._runs.get(run_id)
+        if run is None or not row_rules.claimable(run, now) or self._holds.is_paused(run.queue):
+            return None
+        return self._taken(run_id, now, lease_until, worker)
 
     def _taken(self, run_id: str, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
         run = row_rules.claimed(self._runs[run_id], now=now, lease_until=lease_until, worker=worker)
@@ -677,10 +649,9 @@ class MemoryStore(RateStore, FamilyStore):
         return row_rules.copied(run)
 
     def load(self, run_id: str) -> History:
-        with self._lock:
-            entries = (_copied(entry) for entry in self._entries.get(run_id, {}).values())
-            saved = [each for each in self._saved.values() if each.run_id == run_id] if self._saved else ()
-            return History(entries, self._limits.get(run_id), saved)
+        entries = (_copied(entry) for entry in self._entries.get(run_id, {}).values())
+        saved = [each for each in self._saved.values() if each.run_id == run_id] if self._saved else ()
+        return History(entries, self._limits.get(run_id), saved)
 
     def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, History]:
         histories = {run_id: self.load(run_id) for run_id in run_ids}
@@ -703,7 +674,7 @@ class MemoryStore(RateStore, FamilyStore):
         function = None if batch.ended is None else ends.function_of(batch.ended.workflow)
         if batch.ended is None or function is None:
             return self._commit(batch)
-        with self._lock, self._taken_back_if_refused() as alias:
+        with self._taken_back_if_refused() as alias:
             committed = self._commit(batch)
             ends.call(alias, function, batch.ended)
         return committed
@@ -719,8 +690,7 @@ class MemoryStore(RateStore, FamilyStore):
             raise
 
     def declare_ends(self, workflows: Sequence[str], gone: Sequence[str] = ()) -> None:
-        with self._lock:
-            self._with_end = (self._with_end - set(gone)) | set(workflows)
+        self._with_end = (self._with_end - set(gone)) | set(workflows)
 
     def calls_at_end(self, workflow: str) -> bool:
         return workflow in self._with_end or ends.function_of(workflow) is not None
@@ -730,78 +700,73 @@ class MemoryStore(RateStore, FamilyStore):
         return failure is not None and failure.is_held
 
     def _commit(self, batch: Batch) -> Committed:
-        with self._lock:
-            run = self._runs.get(batch.run_id)
-            if run is None or run.fence != batch.fence:
-                raise LeaseLost
-            if not all(self._is_there(run, each) for each in batch.witnesses):
-                raise CommitsLost
-            starts, sends, groups = batch.of(ChildStart), batch.of(OutgoingMessage), batch.of(GroupChange)
-            returned = [each.location for each in batch.of(MessagesReturned)]
-            self._check_keys(starts)
-            consumed = row_rules.consumed(batch)
-            own = [each for each in sends if each.to == run.id and self._seen(each) is None]
-            pending = self._pending_after(run.id, consumed, returned)
-            after, overruled = row_rules.after_commit(run, batch, own, pending)
-            if after.state == RunState.COMPLETED and self._has_key(run) and self._sends_among(run.id, pending):
-                raise MessagesLeft
-            written = row_rules.copied(after)
-            written.message_count = run.message_count
-            self._put(written)
-            self._delete(run.id, batch.deleted)
-            self._write(run.id, batch.entries)
-            self._attempts[run.id] += batch.of(AttemptRecord)
-            self._consume(run.id, consumed)
-            self._return(run.id, returned)
-            if batch.failure is not None:
-                self._failures[run.id] = batch.failure
-            if batch.of(DoubtOver) and run.id in self._limits:
-                self._limits[run.id] = replace(self._limits[run.id], in_doubt=None)
-            if batch.of(HeldOver):
-                self._held_no_more(run.id)
-            for change in batch.of(TagChange):
-                self._change_tags(run.id, change)
-            if batch.status is not None:
-                self._show(batch.status)
-            for saved in batch.of(SavedDetails):
-                self._saved[run.id, saved.location] = saved
-            for forgotten in batch.of(SavesForgotten):
-                self._saved.pop((run.id, forgotten.location), None)
-            for opened in batch.of(LinkOpened):
-                self._open_link(run.id, opened, batch.now)
-            for closed in batch.of(LinkClosed):
-                self._close_link(run.id, closed, batch.now)
-            for awaited in batch.of(AwaitedEvent):
-                self._event_waits.setdefault(awaited.id, awaited)
-            for gone in batch.of(EventsDropped):
-                self._drop_waits(run.id, lambda each, ids=gone.ids: not ids or each.id in ids)  # type: ignore[misc]
-            for asked in batch.of(QuestionAsked):
-                self._ask(run.id, asked, batch.now)
-            for over in batch.of(QuestionClosed):
-                if over.question_id in self._questions:
-                    question = self._questions[over.question_id]
-                    self._questions[over.question_id] = question_rules.closed(
-                        question, question_rules.CLOSED, batch.now
-                    )
-            if batch.worked is not None and run.id in self._limits:
-                self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
-            queues = self._send_from(run.id, sends) | self._start(starts) | self._woken_parent(batch)
-            if batch.failure is not None and batch.failure.is_held:
-                queues |= families.freed(self._families, run.id, batch.now)
-            for group in groups:
-                queues |= families.apply(self._families, run.id, group, self._create_members, batch.now)
-            if any(group.is_dropped for group in groups):
-                families.end_children(self._families, self._runs[run.id], batch.now)
-            due = self._families.due(batch)
-            if due is not None:
-                overruled = True
-                self._runs[run.id] = due
-            if dropped := [each.child for each in batch.of(ChildrenDropped)]:
-                families.drop(self._families, self._runs[run.id], dropped, batch.now, every=False)
-            queues |= self._change_slots(batch)
-            return Committed(
-                request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues
-            )
+        run = self._runs.get(batch.run_id)
+        if run is None or run.fence != batch.fence:
+            raise LeaseLost
+        if not all(self._is_there(run, each) for each in batch.witnesses):
+            raise CommitsLost
+        starts, sends, groups = batch.of(ChildStart), batch.of(OutgoingMessage), batch.of(GroupChange)
+        returned = [each.location for each in batch.of(MessagesReturned)]
+        self._check_keys(starts)
+        consumed = row_rules.consumed(batch)
+        own = [each for each in sends if each.to == run.id and self._seen(each) is None]
+        pending = self._pending_after(run.id, consumed, returned)
+        after, overruled = row_rules.after_commit(run, batch, own, pending)
+        if after.state == RunState.COMPLETED and self._has_key(run) and self._sends_among(run.id, pending):
+            raise MessagesLeft
+        written = row_rules.copied(after)
+        written.message_count = run.message_count
+        self._put(written)
+        self._delete(run.id, batch.deleted)
+        self._write(run.id, batch.entries)
+        self._attempts[run.id] += batch.of(AttemptRecord)
+        self._consume(run.id, consumed)
+        self._return(run.id, returned)
+        if batch.failure is not None:
+            self._failures[run.id] = batch.failure
+        if batch.of(DoubtOver) and run.id in self._limits:
+            self._limits[run.id] = replace(self._limits[run.id], in_doubt=None)
+        if batch.of(HeldOver):
+            self._held_no_more(run.id)
+        for change in batch.of(TagChange):
+            self._change_tags(run.id, change)
+        if batch.status is not None:
+            self._show(batch.status)
+        for saved in batch.of(SavedDetails):
+            self._saved[run.id, saved.location] = saved
+        for forgotten in batch.of(SavesForgotten):
+            self._saved.pop((run.id, forgotten.location), None)
+        for opened in batch.of(LinkOpened):
+            self._open_link(run.id, opened, batch.now)
+        for closed in batch.of(LinkClosed):
+            self._close_link(run.id, closed, batch.now)
+        for awaited in batch.of(AwaitedEvent):
+            self._event_waits.setdefault(awaited.id, awaited)
+        for gone in batch.of(EventsDropped):
+            self._drop_waits(run.id, lambda each, ids=gone.ids: not ids or each.id in ids)  # type: ignore[misc]
+        for asked in batch.of(QuestionAsked):
+            self._ask(run.id, asked, batch.now)
+        for over in batch.of(QuestionClosed):
+            if over.question_id in self._questions:
+                question = self._questions[over.question_id]
+                self._questions[over.question_id] = question_rules.closed(question, question_rules.CLOSED, batch.now)
+        if batch.worked is not None and run.id in self._limits:
+            self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
+        queues = self._send_from(run.id, sends) | self._start(starts) | self._woken_parent(batch)
+        if batch.failure is not None and batch.failure.is_held:
+            queues |= families.freed(self._families, run.id, batch.now)
+        for group in groups:
+            queues |= families.apply(self._families, run.id, group, self._create_members, batch.now)
+        if any(group.is_dropped for group in groups):
+            families.end_children(self._families, self._runs[run.id], batch.now)
+        due = self._families.due(batch)
+        if due is not None:
+            overruled = True
+            self._runs[run.id] = due
+        if dropped := [each.child for each in batch.of(ChildrenDropped)]:
+            families.drop(self._families, self._runs[run.id], dropped, batch.now, every=False)
+        queues |= self._change_slots(batch)
+        return Committed(request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues)
 
     def _open_link(self, run_id: str, opened: LinkOpened, now: datetime) -> None:
         before = [each for each in self.links(run_id) if each.location == opened.location]
@@ -824,21 +789,17 @@ class MemoryStore(RateStore, FamilyStore):
                 self._links[each.token_hash] = replace(each, closed_at=now)
 
     def link(self, token_hash: str) -> LinkRecord | None:
-        with self._lock:
-            return self._links.get(token_hash)
+        return self._links.get(token_hash)
 
     def links(self, run_id: str) -> list[LinkRecord]:
-        with self._lock:
-            return [each for each in self._links.values() if each.run_id == run_id]
+        return [each for each in self._links.values() if each.run_id == run_id]
 
     def is_link_open(self, link: LinkRecord) -> bool:
-        with self._lock:
-            entry = self._entries.get(link.run_id, {}).get(link.location)
-            return entry is not None and entry.kind == EntryKind.LINK and entry.data.get("id") == link.link_id
+        entry = self._entries.get(link.run_id, {}).get(link.location)
+        return entry is not None and entry.kind == EntryKind.LINK and entry.data.get("id") == link.link_id
 
     def use_link(self, link: LinkRecord, message_id: str, now: datetime) -> None:
-        with self._lock:
-            self._links[link.token_hash] = replace(self._links[link.token_hash], used_at=now, message_id=message_id)
+        self._links[link.token_hash] = replace(self._links[link.token_hash], used_at=now, message_id=message_id)
 
     def _ask(self, run_id: str, asked: QuestionAsked, now: datetime) -> None:
         before = self._questions.get(asked.question_id)
@@ -852,26 +813,22 @@ class MemoryStore(RateStore, FamilyStore):
         self._questions[asked.question_id] = question_rules.asked(before, run_id, asked, now, starter)
 
     def question(self, question_id: str) -> QuestionRecord | None:
-        with self._lock:
-            return self._questions.get(question_id)
+        return self._questions.get(question_id)
 
     def questions(self, run_ids: Sequence[str]) -> list[QuestionRecord]:
-        with self._lock:
-            return [each for each in self._questions.values() if each.run_id in run_ids]
+        return [each for each in self._questions.values() if each.run_id in run_ids]
 
     def open_questions(self, sought: QuestionsSought, most: int) -> list[QuestionRecord]:
-        with self._lock:
-            still = [each for each in self._questions.values() if each.closed_at is None]
-            found = [each for each in still if question_rules.is_sought(each, sought)]
-            return sorted(found, key=lambda each: (each.asked_at, each.question_id))[:most]
+        still = [each for each in self._questions.values() if each.closed_at is None]
+        found = [each for each in still if question_rules.is_sought(each, sought)]
+        return sorted(found, key=lambda each: (each.asked_at, each.question_id))[:most]
 
     def _is_over(self, question: QuestionRecord) -> bool:
         run = self._runs.get(question.run_id)
         return run is None or run.state in ENDED or run.state == RunState.ROLLING_BACK
 
     def awaited_questions(self, questions: Sequence[QuestionRecord]) -> set[str]:
-        with self._lock:
-            return {each.question_id for each in questions if self._is_awaited(each)}
+        return {each.question_id for each in questions if self._is_awaited(each)}
 
     def _is_awaited(self, question: QuestionRecord) -> bool:
         if self._is_over(question):
@@ -882,17 +839,15 @@ class MemoryStore(RateStore, FamilyStore):
         return bool(entry.data.get("ask", {}).get("id") == question.question_id)
 
     def put_question(self, question: QuestionRecord) -> None:
-        with self._lock:
-            self._questions[question.question_id] = question
+        self._questions[question.question_id] = question
 
     def due_questions(self, now: datetime, most: int) -> list[QuestionRecord]:
-        with self._lock:
-            found = [
-                (each.next_at, each)
-                for each in self._questions.values()
-                if each.closed_at is None and each.next_at is not None and each.next_at <= now
-            ]
-            return [each for _, each in sorted(found, key=lambda pair: pair[0])][:most]
+        found = [
+            (each.next_at, each)
+            for each in self._questions.values()
+            if each.closed_at is None and each.next_at is not None and each.next_at <= now
+        ]
+        return [each for _, each in sorted(found, key=lambda pair: pair[0])][:most]
 
     def _starter_of(self, run_id: str) -> str:
         def started_by(run_id: str) -> Any:
@@ -907,12 +862,11 @@ class MemoryStore(RateStore, FamilyStore):
         return question_rules.starter_of(run_id, started_by, parent_of)
 
     def close_questions(self, now: datetime, most: int) -> int:
-        with self._lock:
-            still = [each for each in self._questions.values() if each.closed_at is None]
-            over = [each for each in still if each.run_id in self._runs and self._runs[each.run_id].state in ENDED]
-            for each in (over := over[:most]):
-                self._questions[each.question_id] = question_rules.closed(each, question_rules.ENDED, now)
-            return len(over)
+        still = [each for each in self._questions.values() if each.closed_at is None]
+        over = [each for each in still if each.run_id in self._runs and self._runs[each.run_id].state in ENDED]
+        for each in (over := over[:most]):
+            self._questions[each.question_id] = question_rules.closed(each, question_rules.ENDED, now)
+        return len(over)
 
     def _is_there(self, run: RunRecord, witness: Witness) -> bool:
         if witness.state is not None:
@@ -926,39 +880,33 @@ class MemoryStore(RateStore, FamilyStore):
         return MemorySlotTable(self._slots, self._runs, self._holds)
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
-        with self._lock:
-            self._check_fence(run_id, fence)
-            answer, queues = lines.acquire(self._slot_table, run_id, location, wants, now)
-            return replace(answer, queues_to_notify=frozenset(queues))
+        self._check_fence(run_id, fence)
+        answer, queues = lines.acquire(self._slot_table, run_id, location, wants, now)
+        return replace(answer, queues_to_notify=frozenset(queues))
 
     def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:  # noqa: ARG002  # nothing is noted here
-        with self._lock:
-            queues, number = sweep(self._slot_table, now)
-            return frozenset(queues), number
+        queues, number = sweep(self._slot_table, now)
+        return frozenset(queues), number
 
     def give_up_idle_slots(self, now: datetime, most: int) -> list[RunRecord]:
-        with self._lock:
-            held = [row for row in self._slots.held.values() if row.kind is not SlotKind.OPEN]
-            ids = sorted({row.run_id for row in held if row.since < now - lines.IDLE})
-            asleep = [run_id for run_id in ids if run_id in self._runs and lines.is_asleep(self._runs[run_id], now)]
-            for run_id in asleep[:most]:
-                self._slot_table.leave_all(run_id, keeping=())
-                self._runs[run_id] = replace(self._runs[run_id], wake_at=now)
-            return [row_rules.copied(self._runs[run_id]) for run_id in asleep[:most]]
+        held = [row for row in self._slots.held.values() if row.kind is not SlotKind.OPEN]
+        ids = sorted({row.run_id for row in held if row.since < now - lines.IDLE})
+        asleep = [run_id for run_id in ids if run_id in self._runs and lines.is_asleep(self._runs[run_id], now)]
+        for run_id in asleep[:most]:
+            self._slot_table.leave_all(run_id, keeping=())
+            self._runs[run_id] = replace(self._runs[run_id], wake_at=now)
+        return [row_rules.copied(self._runs[run_id]) for run_id in asleep[:most]]
 
     def set_limit(self, name: str, override: int | None) -> int | None:
-        with self._lock:
-            return self._slots.set_limit(name, override)
+        return self._slots.set_limit(name, override)
 
     def at_once(self, limit: str) -> int | None:
-        with self._lock:
-            return self._slot_table.at_once(limit)
+        return self._slot_table.at_once(limit)
 
     def declare_limit(self, name: str, at_once: int) -> bool:
-        with self._lock:
-            before = self._slots.limits.get(name)
-            self._slots.limits[name] = at_once
-            return before != at_once
+        before = self._slots.limits.get(name)
+        self._slots.limits[name] = at_once
+        return before != at_once
 
     def _check_fence(self, run_id: str, fence: int) -> None:
         run = self._runs.get(run_id)
@@ -966,8 +914,7 @@ class MemoryStore(RateStore, FamilyStore):
             raise LeaseLost
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
-        with self._lock:
-            return [each for each in self._slots.of_runs(run_ids) if self._runs[each.run_id].state not in ENDED]
+        return [each for each in self._slots.of_runs(run_ids) if self._runs[each.run_id].state not in ENDED]
 
     def _change_slots(self, batch: Batch) -> frozenset[str]:
         """Apply a commit's changes of its run's slots; return the queues to notify."""
@@ -1019,19 +966,16 @@ class MemoryStore(RateStore, FamilyStore):
         return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
 
     def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
-        with self._lock:
-            return self._families.of_runs(run_ids)
+        return self._families.of_runs(run_ids)
 
     def give_turns(self, after: str, now: datetime) -> None:
         """Do nothing: in memory, no row can be locked when a child's turn comes."""
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
-        with self._lock:
-            return self._families.children_of(parent_id, state, group)
+        return self._families.children_of(parent_id, state, group)
 
     def count_children(self, parent_id: str, group: str | None) -> dict[str, int]:
-        with self._lock:
-            return self._families.count(parent_id, group)
+        return self._families.count(parent_id, group)
 
     def _pending_after(
         self, run_id: str, consumed: Mapping[str, row_rules.Consumed], returned: Sequence[str]
@@ -1086,41 +1030,36 @@ class MemoryStore(RateStore, FamilyStore):
             self._entries[run_id][entry.location] = _copied(entry)
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
-        with self._lock:
-            kept = self._held(held)
-            for run in kept:
-                self._runs[run.id] = row_rules.renewed(run, lease_until)
-            return Renewed({run.id: run.pending_request for run in kept})
+        kept = self._held(held)
+        for run in kept:
+            self._runs[run.id] = row_rules.renewed(run, lease_until)
+        return Renewed({run.id: run.pending_request for run in kept})
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
-        with self._lock:
-            return {
-                each: self._runs[each].pending_request
-                for each in run_ids
-                if each in self._runs and self._runs[each].pending_request
-            }
+        return {
+            each: self._runs[each].pending_request
+            for each in run_ids
+            if each in self._runs and self._runs[each].pending_request
+        }
 
     def report(
         self, begun: Sequence[Activity], ended: Sequence[Activity], watched: Sequence[str]
     ) -> tuple[dict[str, str], list[AskedOfActivity]]:
-        with self._lock:
-            asked = self._activities.report(begun, ended, watched, self._live(begun))
-            return self.requests(watched), asked
+        asked = self._activities.report(begun, ended, watched, self._live(begun))
+        return self.requests(watched), asked
 
     def save_details(self, saved: Sequence[SavedDetails]) -> None:
-        with self._lock:
-            held = self._live(saved)
-            for each in saved:
-                before = self._saved.get((each.run_id, each.location))
-                if (each.run_id, each.fence) in held and (before is None or before.order < each.order):
-                    self._saved[each.run_id, each.location] = each
+        held = self._live(saved)
+        for each in saved:
+            before = self._saved.get((each.run_id, each.location))
+            if (each.run_id, each.fence) in held and (before is None or before.order < each.order):
+                self._saved[each.run_id, each.location] = each
 
     def show(self, statuses: Sequence[StatusRecord]) -> None:
-        with self._lock:
-            held = {run.id for run in self._held([(each.run_id, each.fence) for each in statuses])}
-            for each in statuses:
-                if each.run_id in held:
-                    self._show(each)
+        held = {run.id for run in self._held([(each.run_id, each.fence) for each in statuses])}
+        for each in statuses:
+            if each.run_id in held:
+                self._show(each)
 
     def _show(self, status: StatusRecord) -> None:
         before = self._statuses.get(status.run_id)
@@ -1128,13 +1067,11 @@ class MemoryStore(RateStore, FamilyStore):
             self._statuses[status.run_id] = status
 
     def statuses(self, run_ids: Sequence[str]) -> dict[str, Status]:
-        with self._lock:
-            return {each: self._statuses[each].status for each in run_ids if each in self._statuses}
+        return {each: self._statuses[each].status for each in run_ids if each in self._statuses}
 
     def get_shown(self, run_ids: Sequence[str]) -> dict[str, tuple[RunRecord, Status | None]]:
-        with self._lock:
-            shown = self.statuses(run_ids)
-            return {run_id: (run, shown.get(run_id)) for run_id, run in self.get_many(run_ids).items()}
+        shown = self.statuses(run_ids)
+        return {run_id: (run, shown.get(run_id)) for run_id, run in self.get_many(run_ids).items()}
 
     def ask_activities(
         self,
@@ -1145,24 +1082,20 @@ class MemoryStore(RateStore, FamilyStore):
         stack: bool = False,
         abandon: bool = False,
     ) -> list[str]:
-        with self._lock:
-            return self._activities.ask(run, location, stack=stack, abandon=abandon)
+        return self._activities.ask(run, location, stack=stack, abandon=abandon)
 
     def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:  # noqa: ARG002  # no page shows it
-        with self._lock:
-            self._activities.answer_stack(asked)
+        self._activities.answer_stack(asked)
 
     def forget_activities(self) -> None:
-        with self._lock:
-            leases = {(run.id, run.fence) for run in self._runs.values() if run.lease_expires_at is not None}
-            self._activities.forget(leases)
+        leases = {(run.id, run.fence) for run in self._runs.values() if run.lease_expires_at is not None}
+        self._activities.forget(leases)
 
     def release(self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None) -> Released:
-        with self._lock:
-            runs = self._held(held)
-            for run in runs:
-                self._runs[run.id] = row_rules.released(run, now, due_at)
-            return Released(frozenset(), frozenset(run.queue for run in runs))
+        runs = self._held(held)
+        for run in runs:
+            self._runs[run.id] = row_rules.released(run, now, due_at)
+        return Released(frozenset(), frozenset(run.queue for run in runs))
 
     def _live(self, noted: Sequence[Activity | SavedDetails]) -> set[tuple[str, int]]:
         """Return the ids and fences of those of these runs whose leases are live."""
@@ -1177,32 +1110,30 @@ class MemoryStore(RateStore, FamilyStore):
     def next_deadline(
         self, queues: Sequence[str], after: datetime, *, until: datetime | None = None
     ) -> datetime | None:
-        with self._lock:
-            deadlines = (
-                run.wake_at
-                for run in self._runs.values()
-                if run.queue in queues and run.state != RunState.PAUSED and run.state not in ENDED
-            )
-            later = [each for each in deadlines if each is not None and each > after]
-            return min((each for each in later if until is None or each <= until), default=None)
+        deadlines = (
+            run.wake_at
+            for run in self._runs.values()
+            if run.queue in queues and run.state != RunState.PAUSED and run.state not in ENDED
+        )
+        later = [each for each in deadlines if each is not None and each > after]
+        return min((each for each in later if until is None or each <= until), default=None)
 
     def due_queues(
         self, now: datetime, *, queues: Sequence[str] | None = None, since: datetime | None = None
     ) -> list[str]:
-        with self._lock:
-            runs = self._runs.values()
-            return sorted(
-                {
-                    run.queue
-                    for run in runs
-                    if run.wake_at is not None
-                    and run.wake_at <= now
-                    and (since is None or run.wake_at >= since)
-                    and (queues is None or run.queue in queues)
-                    and row_rules.claimable(run, now)
-                    and not self._holds.is_paused(run.queue)
-                }
-            )
+        runs = self._runs.values()
+        return sorted(
+            {
+                run.queue
+                for run in runs
+                if run.wake_at is not None
+                and run.wake_at <= now
+                and (since is None or run.wake_at >= since)
+                and (queues is None or run.queue in queues)
+                and row_rules.claimable(run, now)
+                and not self._holds.is_paused(run.queue)
+            }
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -24,23 +24,35 @@ from durable.store import sessions
 from durable.store.postgres.libpq import SQLFunction, decisive, has_names
 
 
-class Sending:
-    """One call of a function of a commit: sent, and answered later."""
+class PostgresCommit:
+    """A commit of entries alone, sent from another thread than that of the connection, which waits meanwhile.
 
-    def __init__(self, connection: Any, raw: Any, socket: int) -> None:
+    Nothing blocks. See `durable.drivers.host.SentSave`.
+    """
+
+    def __init__(self, of: PostgresCommits, connection: Any, raw: Any, socket: int) -> None:
         self.connection = connection
+        #: False as long as part of the statement waits for the socket to be writable.
         self.is_flushed = True
+        self._of = of
+        self._batch: Batch
         self._raw = raw
         self._socket = socket
         self._results: list[PGresult] = []
         self._error: Exception | None = None
 
     def fileno(self) -> int:
-        """Return a descriptor of its own for the socket."""
+        """Return a descriptor of its own for the socket, the same for all commits on a connection."""
         return self._socket
 
-    def call(self, function: SQLFunction, texts: list[str | None]) -> bool:
-        """Send the call. Return False if the session does not have the function prepared; nothing was sent."""
+    def send(self, batch: Batch) -> bool:
+        """Send the commit of the batch. Return False if the session is not prepared for it; nothing was sent.
+
+        The caller watches `fileno` by now, and no descriptor of another connection.
+        """
+        self._batch = batch
+        self._of.close_earlier()
+        function, texts = self._of.call_of(batch)
         if not function.has_name(self._raw, self.connection.alias):
             return False
         values = [None if each is None else each.encode() for each in texts]
@@ -83,38 +95,25 @@ class Sending:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the answer is a row whose only column is empty: there is no request."""
+        """Whether the answer has come and is a row whose only column is empty: there is no request."""
         if self._error is not None or len(self._results) != 1:
             return False
         [result] = self._results
         return result.status == ExecStatus.TUPLES_OK and result.get_value(0, 0) == b""
 
-
-class PostgresCommit(Sending):
-    """The `durable.store.base.SentCommit` of PostgreSQL."""
-
-    def __init__(self, of: PostgresCommits, connection: Any, raw: Any, socket: int) -> None:
-        super().__init__(connection, raw, socket)
-        self._of = of
-        self._batch: Batch
-
-    def send(self, batch: Batch) -> bool:
-        self._batch = batch
-        self._of.close_earlier()
-        return self.call(*self._of.call_of(batch))
-
     def committed(self) -> Committed:
+        """Return or raise what `Store.commit` would have. In the thread of the connection unless `is_plain`."""
         return self._of.committed(self._batch, self)
 
 
 class PostgresCommits:
-    """The `durable.store.base.SentCommits` of PostgreSQL."""
+    """Commits that another thread sends on the connection of the thread that has made this object."""
 
     def __init__(
         self,
         alias: str,
         call_of: Callable[[Batch], tuple[SQLFunction, list[str | None]]],
-        committed: Callable[[Batch, Sending], Committed],
+        committed: Callable[[Batch, PostgresCommit], Committed],
     ) -> None:
         self.call_of = call_of
         self.committed = committed
@@ -124,6 +123,7 @@ class PostgresCommits:
         self._sockets: list[int] = []
 
     def open(self) -> PostgresCommit | None:
+        """Reserve the connection for a commit; None if the session is not ready for that."""
         connection = self._connection
         raw = sessions.driver_connection(connection)
         if raw is None or not has_names(raw, connection.alias) or not _is_ready(connection, raw):

@@ -59,7 +59,7 @@ from durable.store.postgres.parameters import (
     start_parameters,
     witness_parameters,
 )
-from durable.store.postgres.sending import PostgresCommits, Sending
+from durable.store.postgres.sending import PostgresCommit, PostgresCommits
 from durable.store.rules import row_rules
 from durable.store.tables.descriptions import with_descriptions
 from durable.store.tables.rows import (
@@ -378,7 +378,11 @@ class PostgresStore(DatabaseStore):
         return self._call_whole(batch_parameters(batch), batch)
 
     def _call_commit(
-        self, function: SQLFunction, values: Sequence[str | None], batch: Batch | None, sent: Sending | None = None
+        self,
+        function: SQLFunction,
+        values: Sequence[str | None],
+        batch: Batch | None,
+        sent: PostgresCommit | None = None,
     ) -> tuple[Row, frozenset[str]]:
         """Call the function of a commit and, if its run's slots change, CHANGE_SLOTS in the same statement.
 
@@ -411,7 +415,7 @@ class PostgresStore(DatabaseStore):
         (request, queues), of_slots = self._call_commit(sql_functions.COMMIT_WITH_CHILDREN, parameters, batch)
         return _answer_of(request, _queues(queues) | of_slots)
 
-    def _flush(self, batch: Batch, sent: Sending | None = None) -> Committed:
+    def _flush(self, batch: Batch, sent: PostgresCommit | None = None) -> Committed:
         function, values = _call_of_entries(batch)
         [request], queues = self._call_commit(function, values, batch, sent)
         return _answer_of(request, queues)

@@ -19,9 +19,5 @@ class TableStore(ABC):
         """Return a transaction that reads first and then writes."""
 
     @abstractmethod
-    def _reading(self) -> AbstractContextManager[Any]:
-        """Return the context of a single read."""
-
-    @abstractmethod
     def _check_fence(self, run_id: str, fence: int) -> None:
         """Raise LeaseLost if the run has another fence."""

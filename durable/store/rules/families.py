@@ -238,32 +238,25 @@ class FamilyStore(TableStore):
     _families: FamilyTable
 
     def group(self, group_id: str) -> GroupRecord | None:
-        with self._reading():
-            return self._families.get(group_id)
+        return self._families.get(group_id)
 
     def groups_of(self, parent_id: str) -> list[GroupRecord]:
-        with self._reading():
-            return self._families.of_parent(parent_id)
+        return self._families.of_parent(parent_id)
 
     def reopen_group(self, group_id: str, parent_id: str) -> None:
-        with self._reading():
-            mark(self._families, parent_id, GroupChange(id=group_id, is_continued=True))
+        mark(self._families, parent_id, GroupChange(id=group_id, is_continued=True))
 
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
-        with self._reading():
-            return self._families.members(group_id, after, count, is_lost=is_lost)
+        return self._families.members(group_id, after, count, is_lost=is_lost)
 
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
-        with self._reading():
-            return self._families.below(parent_id, places)
+        return self._families.below(parent_id, places)
 
     def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
-        with self._reading():
-            return self._families.left(run_ids, most)
+        return self._families.left(run_ids, most)
 
     def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
-        with self._reading():
-            return self._families.number_below(parent_id, place)
+        return self._families.number_below(parent_id, place)
 
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         with self._writing():

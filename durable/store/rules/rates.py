@@ -163,14 +163,12 @@ class RateStore(TableStore):
             return before, _retimed(self._rates, limit, key or None, now)
 
     def has_rate(self, name: str) -> bool:
-        with self._reading():
-            return self._rates.rate(name) is not None
+        return self._rates.rate(name) is not None
 
     def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
-        with self._reading():
-            rate = self._rates.rate(limit)
-            room = rate.burst * rate.spacing if rate is not None else 0
-            found = self._rates.keys(limit, keys)
+        rate = self._rates.rate(limit)
+        room = rate.burst * rate.spacing if rate is not None else 0
+        found = self._rates.keys(limit, keys)
         return [_shown(row, rates.given_until(row.cell, room, _nanoseconds(last)), now) for row, last in found]
 
     def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:

@@ -54,13 +54,14 @@ _UNFINISHED: Final = [each.value for each in (EntryStatus.RUNNING, EntryStatus.U
 
 
 class RowSurveyor:
-    """A `Surveyor` of a run whose rows are in the database of this alias."""
+    """Reads parts of one run's history, without values. Each method is one statement or two."""
 
     def __init__(self, alias: str, run_id: str) -> None:
         self.alias = alias
         self.run_id = run_id
 
     def short_history(self, most: int) -> list[EntryRecord]:
+        """Return all entries in the order in which they began; none if they are more than `most`."""
         is_long = Exists(self._rows.order_by("location")[most : most + 1])  # along the index
         return entries_of(self.run_id, self._rows.filter(~is_long))
 
@@ -83,14 +84,20 @@ class RowSurveyor:
         return entries_of(self.run_id, self._rows.filter(location__in=sorted(locations)))
 
     def first_within(self, location: str) -> EntryRecord | None:
+        """Return the entry that began first below this location."""
         first = self._rows.filter(_below(location)).order_by("ordinal").values_list("pk", flat=True)[:1]
         found = entries_of(self.run_id, self._rows.filter(pk__in=list(first)))
         return found[0] if found else None
 
     def first_locations(self, most: int) -> list[str]:
+        """Return the locations of the first entries, in the order in which they began."""
         return list(self._rows.order_by("ordinal").values_list("location", flat=True)[:most])
 
     def compensated(self, gone: Sequence[Region], most: int) -> list[EntryRecord]:
+        """Return at most `most` compensated steps and starts of children outside of these regions.
+
+        They are in the order in which they began.
+        """
         handled = self._rows.filter(_has_handler()).exclude(_in_any(gone))
         done = EntryMetadata.objects.using(self.alias).filter(entry=OuterRef("pk"))
         undone = Subquery(done.values("rollback_completed_at")[:1])
@@ -99,15 +106,21 @@ class RowSurveyor:
         return entries_of(self.run_id, found)
 
     def running_steps(self, gone: Sequence[Region]) -> list[str]:
+        """Return the locations of the steps outside of these regions with the status "running"."""
         running = Entry.objects.using(self.alias).few_of(self.run_id, Q(status=EntryStatus.RUNNING.value))
         staying = running.filter(run=self.run_id, kind=EntryKind.STEP.value).exclude(_in_any(gone))
         return list(staying.order_by("ordinal").values_list("location", flat=True))
 
     def unfinished_steps(self) -> list[EntryRecord]:
+        """Return the steps that run, are asked about or wait for a person."""
         found = Entry.objects.using(self.alias).few_of(self.run_id, Q(status__in=_UNFINISHED))
         return entries_of(self.run_id, found.filter(kind=EntryKind.STEP.value))
 
     def survey(self, gone: Sequence[Region], *, kept: str | None, most: int) -> Survey:
+        """Return the survey of these regions and of the rest, with at most `most` locations of each.
+
+        The entry at `kept` always stays.
+        """
         is_gone = _in_any(gone) if kept is None else _in_any(gone) & ~Q(location=kept)
         groups = self._groups(is_gone)
         stays, steps, sends, races = (
@@ -185,6 +198,7 @@ class RowSurveyor:
         return Listed(tuple(first[:most]), len(first) if len(first) <= most else rows.count())
 
     def own_sends(self, gone: Sequence[Region]) -> list[EntryRecord]:
+        """Return the run's sends to itself in these regions."""
         to_itself = f'"to":{dump_json(self.run_id)}'
         sends = self._rows.filter(_in_any(gone), _data_contains(to_itself), kind=EntryKind.SEND.value)
         found = entries_of(self.run_id, sends)
@@ -193,6 +207,10 @@ class RowSurveyor:
     def returned(
         self, gone: Sequence[Region], races: Sequence[str], without: Collection[str], most: int
     ) -> tuple[list[Message], int]:
+        """Return the first messages whose receipts are in these regions, and their total number; without the given ids.
+
+        `races` are all races in the regions.
+        """
         received = self._inbox.exclude(state=MessageState.PENDING.value)
         received = received.filter(self._is_returned(_in_any(gone), races))
         found = received.exclude(id__in=sorted(without)).order_by("order")
@@ -203,9 +221,11 @@ class RowSurveyor:
         return entries_of(self.run_id, self._rows.filter(_in_any(gone), kind=EntryKind.LOOP.value))
 
     def has_children(self) -> bool:
+        """Return True if the run has started children, even if no entry mentions them any more."""
         return Child.objects.using(self.alias).filter(parent_id=self.run_id).exists()
 
     def child_entries(self) -> list[EntryRecord]:
+        """Return all entries of children and maps, in the order in which they began."""
         return entries_of(self.run_id, self._rows.filter(kind__in=[EntryKind.CHILD.value, EntryKind.MAP.value]))
 
     @property
