@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         StepFailure,
         StepResult,
     )
-    from durable.core.retry_later import RetryLater
+    from durable.core.retries import RetryLater
     from durable.definitions import Input, Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.models import Schedule
@@ -55,7 +55,7 @@ _MODULES = {
     ),
     "durable.core.options": ("RollbackContext", "StepOptions"),
     "durable.core.outcomes": ("Found", "NotDone", "Unknown"),
-    "durable.core.retry_later": ("RetryLater",),
+    "durable.core.retries": ("RetryLater",),
     "durable.core.results": (
         "AsyncQueueMessage",
         "BlockFailure",

@@ -145,7 +145,7 @@ from durable.core.errors import (
     UnknownLimitError,
     WorkflowError,
 )
-from durable.core.retry_later import RetryLater
+from durable.core.retries import RetryLater
 
 if TYPE_CHECKING:
     from durable.operations.audit import OperationDeniedError

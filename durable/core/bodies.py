@@ -19,7 +19,7 @@ from durable.core.errors import (
 )
 from durable.core.location import unescape
 from durable.core.results import BlockCatch, BlockFailure, BlockResult, failure_of
-from durable.core.retry_later import RetryLater
+from durable.core.retries import RetryLater
 from durable.core.scope import Scope
 
 

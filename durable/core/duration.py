@@ -34,7 +34,7 @@ def parse_duration(value: Duration, what: str = "a duration") -> timedelta:
 
     Raises TypeError for another type; ValueError for a negative, infinite or unreadable one.
     """
-    duration = _read(value, what)
+    duration = parse_length(value, what)
     if duration < timedelta(0):
         raise ValueError(f"{what} must not be negative: {value!r}")
     return duration
@@ -46,7 +46,7 @@ def parse_remaining(value: Duration, what: str = "a duration") -> timedelta:
 
     Raises TypeError for another type; ValueError for an infinite or unreadable one.
     """
-    return max(_read(value, what), timedelta(0))
+    return max(parse_length(value, what), timedelta(0))
 
 
 def parse_length(value: Duration, what: str = "a length of time") -> timedelta:
@@ -54,7 +54,13 @@ def parse_length(value: Duration, what: str = "a length of time") -> timedelta:
 
     Raises TypeError for another type; ValueError for an infinite or unreadable one.
     """
-    return _read(value, what)
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, str):
+        return _parse_text(value, what)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _from_seconds(value, what)
+    raise TypeError(f'{what} is given in seconds, as a timedelta or as text such as "3 hours", not {value!r}')
 
 
 def seconds(value: Duration, what: str = "a duration") -> float:
@@ -84,16 +90,6 @@ def check_moment(moment: datetime, what: str = "a moment") -> datetime:
     except ValueError as error:
         raise ValueError(f"{what} cannot be kept: {moment.isoformat()}. {error}") from None
     return moment
-
-
-def _read(value: Duration, what: str) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, str):
-        return _parse_text(value, what)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return _from_seconds(value, what)
-    raise TypeError(f'{what} is given in seconds, as a timedelta or as text such as "3 hours", not {value!r}')
 
 
 def _from_seconds(value: float, what: str) -> timedelta:

@@ -22,8 +22,7 @@ from durable.core.once import settle
 from durable.core.options import RollbackContext, StepPolicy
 from durable.core.outcomes import is_unsettled, may_need_undoing
 from durable.core.records import NOTHING, EntryKind, EntryRecord, EntryStatus, Request
-from durable.core.retries import FailedAttempt, asked_by, described, retry_of
-from durable.core.retry_later import RetryLater
+from durable.core.retries import FailedAttempt, RetryLater, asked_by, described, retry_of
 from durable.core.rewind.rewinding import with_children_to_undo
 from durable.core.saves import show
 from durable.core.scope import Scope

@@ -54,8 +54,7 @@ from durable.core.records import (
     SavesForgotten,
 )
 from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
-from durable.core.retries import FailedAttempt, asked_by, described, members_of, retry_of
-from durable.core.retry_later import RetryLater
+from durable.core.retries import FailedAttempt, RetryLater, asked_by, described, members_of, retry_of
 from durable.core.saves import StepProgress, show
 from durable.core.scope import IN_DOUBT, NOT_DONE, Scope
 from durable.core.signatures import check_call

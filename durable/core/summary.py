@@ -96,7 +96,8 @@ class Summary(str):
 
     @classmethod
     def _made(cls, words: Words, kind: SummaryKind, facts: Mapping[str, Any]) -> Self:
-        summary = super().__new__(cls, _sentence(words, kind, facts) + _advice(words, kind))
+        advice = words.gettext(_ADVICE[kind]) if kind in _ADVICE else ""
+        summary = super().__new__(cls, _sentence(words, kind, facts) + advice)
         summary.kind, summary.facts, summary.words = kind, facts, words
         return summary
 
@@ -338,11 +339,6 @@ def _displayed(words: Words, facts: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the facts with a displayed location; one that an earlier release has stored is not escaped."""
     location = facts.get("location")
     return {**facts, "location": display_location(location, words)} if isinstance(location, str) else facts
-
-
-def _advice(words: Words, kind: SummaryKind) -> str:
-    advice = _ADVICE.get(kind, "")
-    return words.gettext(advice) if advice else ""
 
 
 def _told(words: Words, doing: Doing) -> str:

@@ -93,7 +93,7 @@ def retry_commit(
         close_connections()
         eviction.wait(pause)
         pause = min(max(pause * 2, BACKOFF[0]), longest)
-        if not _had_no_effect(trouble):
+        if getattr(trouble.__cause__, "sqlstate", None) not in NO_EFFECT:
             if not _answers(store, run):
                 continue
             if committed := _resolve_unknown_commit(batch, run=run, store=store, eviction=eviction, now=now):
@@ -125,10 +125,6 @@ def _answers(store: Store, run: RunRecord) -> bool:
     except SESSION_TROUBLE:
         return False
     return True
-
-
-def _had_no_effect(error: Exception) -> bool:
-    return getattr(error.__cause__, "sqlstate", None) in NO_EFFECT
 
 
 def _resolve_unknown_commit(

@@ -65,7 +65,6 @@ from durable.core.records import (
     MessageReceived,
     OutgoingMessage,
     RunChange,
-    RunPatch,
     RunRecord,
     RunState,
 )
@@ -220,7 +219,8 @@ class CommitSession:
 
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""
-        self.rollback_leftovers(already_failing=effect.is_failure or _ends_unfinished(effect.run))
+        ends_unfinished = effect.run is not None and effect.run.get("state") != RunState.COMPLETED
+        self.rollback_leftovers(already_failing=effect.is_failure or ends_unfinished)
         due = self._journal.generation_due()
         is_over = effect.run is not None and "lease_expires_at" in effect.run
         self._answered(self._delegate.call(lambda: self._save(effect, due)), is_over=is_over)
@@ -715,8 +715,3 @@ CHANGES: Final[dict[type[Ask], _Change]] = {
     Supersede: _Change(CommitSession._supersede),
     TakeEvent: _Change(CommitSession._take_event),
 }
-
-
-def _ends_unfinished(patch: RunPatch | None) -> bool:
-    """Return True if a commit ends the pass with another state than completed."""
-    return patch is not None and patch.get("state") != RunState.COMPLETED

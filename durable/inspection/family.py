@@ -21,7 +21,6 @@ from django.utils.translation import ngettext
 from durable.core.children.entries import START
 from durable.core.ids import MAX_ID
 from durable.core.records import ENDED, EntryKind, RunState, WhenParentEnds
-from durable.core.tally import Tally
 from durable.inspection.counting import Count, cross_tally
 from durable.inspection.humanize import shortened
 from durable.inspection.reading import read_alias
@@ -30,6 +29,7 @@ from durable.inspection.wording import command
 from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
+from durable.operations.eligibility import Tally
 
 CAP: Final = 10_000  # children of a run to count, and to examine for one page
 PAGE: Final = 50

@@ -81,16 +81,12 @@ def without_foreign_handlers(workflow: str, entries: Sequence[EntryRecord]) -> t
         if entry.kind == EntryKind.STEP and "rollback" in entry.data:
             named = _named_by(workflow) if named is None else named
             handler = str(entry.data["rollback"].get("handler", ""))
-            if not _may_be(handler, unescape(entry.location.rpartition("/")[2]), named):
+            step, names = unescape(entry.location.rpartition("/")[2]), {handler, *other_names(handler)}
+            if not any(each.handler in names and each.step in (step, None) for each in named):
                 left_out.append(LeftOut(entry.location, handler))
                 entry = replace(entry, data={name: each for name, each in entry.data.items() if name != "rollback"})
         kept.append(entry)
     return kept, left_out
-
-
-def _may_be(handler: str, step: str, named: frozenset[_Named]) -> bool:
-    names = {handler, *other_names(handler)}
-    return any(each.handler in names and each.step in (step, None) for each in named)
 
 
 def _named_by(workflow: str) -> frozenset[_Named]:

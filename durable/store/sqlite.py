@@ -85,6 +85,7 @@ from durable.store.tables.rows import (
     SAVED,
     STATUS,
     cause_row,
+    run_records,
 )
 
 
@@ -243,7 +244,7 @@ class SQLiteStore(DatabaseStore):
         return True
 
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]:
-        return {run.id: run for run in _records(self._runs.filter(id__in=run_ids).order_by())}
+        return {run.id: run for run in run_records(self._runs.filter(id__in=run_ids).order_by())}
 
     def messages(self, run_id: str) -> list[Message]:
         return self._messages(run_id=run_id)
@@ -620,7 +621,3 @@ class SQLiteStore(DatabaseStore):
         if since is not None:
             due = due.filter(wake_at__gte=since)
         return sorted(due.order_by().values_list("queue", flat=True).distinct())
-
-
-def _records(runs: RunQuerySet) -> list[RunRecord]:
-    return [RunRecord(**row) for row in runs.values(*RUN.names)]

@@ -11,7 +11,6 @@ import pytest
 
 from durable import Context, Found, Unknown, get_run, workflow
 from durable.core.location import display_location
-from durable.core.tally import HELD
 from durable.errors import InvalidTransitionError, OutsideStepError
 from durable.inspection import held as held_here
 from durable.inspection.actions import verb_note
@@ -23,6 +22,7 @@ from durable.models import Cause, Failure, OperatorAction, Run
 from durable.operations import Actor, acting_as, bulk, plan_replay, replay, settle
 from durable.operations.bulk_decisions import go_on
 from durable.operations.canary import Canary
+from durable.operations.eligibility import HELD
 from durable.operations.settle import settle_held
 from durable.testing import Harness
 

@@ -84,7 +84,6 @@ class KeyRefusal:
         return cls(data["key"], data["owner"], tuple(data["chain"]))
 
     def to_data(self) -> dict[str, Any]:
-        """Return the refusal as data of an entry."""
         return {"key": self.key, "owner": self.owner, "chain": list(self.chain)}
 
     def error(self) -> KeyConflictError:
@@ -258,7 +257,8 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
                 if request.key is not None:
                     refusal = yield from freed(run, entry.location, request.workflow, request.key, child_id)
                     if refusal is not None:
-                        _refuse_key(scope, entry, child_id, refusal)
+                        problem = f'and has the key "{refusal.key}"'
+                        _refuse(scope, entry, child_id, problem, of_key=refusal.to_data())
                         return
                 other = _begin(scope, entry, request, child_id, generation)
                 if other is None:
@@ -273,10 +273,6 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
                 break  # the id is taken by another run
             generation += 1  # this operation started that run before it was taken back
     _refuse(scope, entry, child_id, f'as a run of "{taken_by}", and is not this child')
-
-
-def _refuse_key(scope: Scope, entry: EntryRecord, child_id: str, refusal: KeyRefusal) -> None:
-    _refuse(scope, entry, child_id, f'and has the key "{refusal.key}"', of_key=refusal.to_data())
 
 
 def _refuse(scope: Scope, entry: EntryRecord, child_id: str, problem: str, **more: Any) -> None:

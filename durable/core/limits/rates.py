@@ -49,7 +49,8 @@ class Rate:
             raise ValueError(
                 f'a rate is a number of units and a time, such as "500/min" or "1/30 s", not {rate[:64]!r}'
             )
-        units, period = int(found[1].replace(",", "").replace("_", "")), _period(found[2])
+        units, text = int(found[1].replace(",", "").replace("_", "")), found[2]
+        period = parse_duration(f"1 {text}" if text.isalpha() else text, "the time of a rate")
         if not 1 <= units <= MOST_UNITS:
             raise ValueError(f"a rate has 1 to {MOST_UNITS:,} units, not {found[1][:64]}: close the limit to stop it")
         if not timedelta(0) < period <= _LONGEST:
@@ -169,10 +170,6 @@ def nanoseconds(moment: datetime) -> int:
 def from_nanoseconds(number: int) -> datetime:
     """Convert nanoseconds since 1970 to a moment, rounded up to a microsecond."""
     return _EPOCH + -(-number // 1_000) * _MICROSECOND
-
-
-def _period(text: str) -> timedelta:
-    return parse_duration(f"1 {text}" if text.isalpha() else text, "the time of a rate")
 
 
 BUCKETS: Final = 12

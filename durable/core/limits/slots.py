@@ -21,7 +21,7 @@ from durable.core.ids import MAX_REASON
 from durable.core.journal import Journal
 from durable.core.limits.rates import RateWant, Reservation
 from durable.core.limits.slot_records import Admission, SlotKind, SlotRow, SlotWant
-from durable.core.retry_later import RetryLater
+from durable.core.retries import RetryLater
 from durable.core.summary import in_line, rated
 
 

@@ -81,12 +81,12 @@ class MemorySlotTable:
 
     def first(self, limit: str, key: str) -> Place | None:
         for place in self._line(limit, key):
-            if self._is_open(place.run_id) and not self._is_passed_by(self.runs[place.run_id]):
+            if not self._is_open(place.run_id):
+                continue
+            run = self.runs[place.run_id]
+            if run.state != RunState.PAUSED and not self.holds.is_paused(run.queue):
                 return place
         return None
-
-    def _is_passed_by(self, run: RunRecord) -> bool:
-        return run.state == RunState.PAUSED or self.holds.is_paused(run.queue)
 
     def put_back(self, at: datetime) -> None:
         """Give back the slots handed to runs of queues that are now paused, if no worker executes these runs."""

@@ -369,11 +369,11 @@ class PostgresStore(DatabaseStore):
         return PostgresCommits(self.alias, _call_of_entries, self._flush)
 
     def _by_one_function(self, batch: Batch) -> Committed:
-        if _only_entries(batch):
+        if batch.entries and batch.run is None and batch.parent_id is None and _has_no_others(batch):
             return self._flush(batch)
         if _only_completes(batch):
             return self._complete(batch)
-        if _concerns_children(batch):
+        if batch.parent_id is not None or batch.awaited_children or not _OF_CHILDREN.isdisjoint(batch.changes):
             return self._commit_with_children(batch)
         return self._call_whole(batch_parameters(batch), batch)
 
@@ -520,6 +520,8 @@ _NOTHING_ASKED: Final = Committed()
 #: Stands among the queues to notify: a run got a slot while its row was locked, and a note says so.
 _NOTED: Final = ""
 _TOLD_AT_ONCE: Final = 100  # notes
+#: Changes that concern children.
+_OF_CHILDREN: Final = frozenset({ChildStart, ChildrenDropped})
 #: Changes that have their own statement, in the transaction of the commit.
 _BESIDE: Final = frozenset({GroupChange, *WRITERS})
 
@@ -570,10 +572,6 @@ def _call_of_entries(batch: Batch) -> tuple[SQLFunction, list[str | None]]:
     return sql_functions.FLUSH, [*run, entries_json(entries), *witness_parameters(batch.witnesses)]
 
 
-def _only_entries(batch: Batch) -> bool:
-    return bool(batch.entries) and batch.run is None and batch.parent_id is None and _has_no_others(batch)
-
-
 def _only_completes(batch: Batch) -> bool:
     if batch.entries or batch.run is None or not _has_no_others(batch):
         return False
@@ -584,14 +582,6 @@ def _has_no_others(batch: Batch) -> bool:
     if batch.deleted or batch.park_change_seq is not None or batch.awaited_children or batch.failure is not None:
         return False
     return batch.changes.keys() <= _BESIDE
-
-
-def _concerns_children(batch: Batch) -> bool:
-    return _has_children(batch) or batch.parent_id is not None
-
-
-def _has_children(batch: Batch) -> bool:
-    return bool(batch.awaited_children) or ChildStart in batch.changes or ChildrenDropped in batch.changes
 
 
 def _holding(held: Sequence[tuple[str, int]]) -> dict[str, Any]:

@@ -14,11 +14,10 @@ from django.db.models import Count, Q, QuerySet
 from durable.core.records import ENDED, GroupRecord, GroupSpec, Member, RunRecord, RunState, WhenHeld, WhenParentEnds
 from durable.models import Cascade, Child, ChildGroup, Failure, GroupTally, Run, WorkflowEnd
 from durable.models import Turn as TurnRow
-from durable.models.run import RunQuerySet
 from durable.store.rules import row_rules
 from durable.store.rules.families import COUNTS, Turn, begins_at, places, turned
 from durable.store.tables import keys, rates, slots
-from durable.store.tables.rows import RUN
+from durable.store.tables.rows import run_records
 
 _AT_ONCE = 500  # rows in an insert
 
@@ -142,7 +141,7 @@ class DatabaseFamilies:
     def begin(self, turns: Sequence[Turn], now: datetime) -> list[RunRecord]:
         due_at = {turn.run_id: turn.due_at for turn in turns}
         rows = self._runs.filter(id__in=list(due_at)).order_by("id")
-        begun = _records(rows.select_for_update(no_key=True, skip_locked=True))
+        begun = run_records(rows.select_for_update(no_key=True, skip_locked=True))
         for run in begun:
             self._runs.filter(id=run.id).update(wake_at=begins_at(run, due_at[run.id], now))
         return begun
@@ -166,7 +165,7 @@ class DatabaseFamilies:
     # -- children
 
     def run(self, run_id: str) -> RunRecord | None:
-        return next(iter(_records(self._runs.filter(id=run_id))), None)
+        return next(iter(run_records(self._runs.filter(id=run_id))), None)
 
     def relations(self, run: RunRecord) -> tuple[bool, bool]:
         found = self._children.filter(Q(run_id=run.id) | Q(parent_id=run.id)).order_by()
@@ -190,7 +189,7 @@ class DatabaseFamilies:
     def cancellable(self, parents: Mapping[str, RunRecord], most: int) -> list[tuple[RunRecord, str]]:
         found = self._cancellable(list(parents), [run.id for run in parents.values() if run.state in ENDED])
         parent_of = dict(found.order_by("position").values_list("run_id", "parent_id")[:most])
-        return [(run, parent_of[run.id]) for run in _records(self._runs.with_ids(list(parent_of)))]
+        return [(run, parent_of[run.id]) for run in run_records(self._runs.with_ids(list(parent_of)))]
 
     def note_left(self, parents: Mapping[str, RunRecord], at: datetime) -> None:
         found = self._cancellable(list(parents), [run.id for run in parents.values() if run.state in ENDED])
@@ -237,7 +236,3 @@ class DatabaseFamilies:
             | Q(parent_id__in=ended, when_parent_ends=WhenParentEnds.CANCEL.value)
         )
         return self._children.filter(wanted, parent_id__in=parents).exclude(ending)
-
-
-def _records(runs: RunQuerySet) -> list[RunRecord]:
-    return [RunRecord(**row) for row in runs.values(*RUN.names)]

@@ -68,6 +68,7 @@ from durable.models.rows import (
     pack,
     unpack,
 )
+from durable.models.run import RunQuerySet
 
 type_of: Final = {
     MomentField: "timestamptz",
@@ -243,6 +244,10 @@ def failure_row(failure: FailureRecord) -> str:
     row = {name: getattr(failure, name) for name in FAILURE_NAMES}
     row |= {"names": names_of(cause), **cause_row(cause, failure.failed_at)}
     return json_row({name: pack(value) if isinstance(value, str) else value for name, value in row.items()})
+
+
+def run_records(runs: RunQuerySet) -> list[RunRecord]:
+    return [RunRecord(**row) for row in runs.values(*RUN.names)]
 
 
 def to_run(row: Sequence[Any]) -> RunRecord:
