@@ -18,10 +18,10 @@ from durable.core.control_flow import PassAborted
 from durable.core.effects import Ask
 from durable.core.events import PeekEvents
 from durable.core.limits.slots import Ancestor, Deadlock, PeekDeadlock, find
-from durable.core.links import Address, PeekAddress
+from durable.core.links import PeekAddress
 from durable.core.location import ANY_QUEUE, child_token, is_awaited
 from durable.core.messages import PeekInbox, PeekRun
-from durable.core.records import ENDED, ChildRecord, EntryStatus, GroupRecord, Member, Message, RunRecord
+from durable.core.records import ENDED, ChildRecord, EntryStatus, RunRecord
 from durable.core.simple_operations import PeekTags
 from durable.core.time_limits import History
 from durable.core.witnesses import is_of_first_claim
@@ -57,12 +57,6 @@ class PassQueries:
 
         return self._answered(lambda: self._delegate.call(with_own_session))
 
-    def _inbox(self, asked: PeekInbox) -> list[Message]:
-        return self._store.inbox(self._run.id, asked.names, asked.count, asked.before)
-
-    def _other_run(self, asked: PeekRun) -> RunRecord | None:
-        return self._store.get(asked.run_id)
-
     def _child(self, asked: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
         found = self._store.get(asked.run_id)
         if found is None or not asked.with_origin:
@@ -74,24 +68,6 @@ class PassQueries:
         if owner is None:
             return None
         return KeyOwner(owner.id, self._store.children([owner.id]).get(owner.id), self._chain_from(owner.id))
-
-    def _group(self, asked: PeekGroup) -> GroupRecord | None:
-        return self._store.group(asked.group_id)
-
-    def _members(self, asked: PeekMembers) -> list[Member]:
-        return self._store.members(asked.group_id, asked.after, asked.count, is_lost=asked.is_lost)
-
-    def _taken(self, asked: PeekTaken) -> set[str]:
-        return set(self._store.states(asked.run_ids))
-
-    def _tags(self, _asked: PeekTags) -> dict[str, str]:
-        return self._store.tags([self._run.id]).get(self._run.id, {})
-
-    def _address(self, _asked: PeekAddress) -> Address:
-        return link_tokens.address(in_test=runtime.is_replaced())
-
-    def _newest_event(self, asked: PeekEvents) -> int:
-        return self._store.newest_event(asked.name, asked.key)
 
     def _deadlock(self, asked: PeekDeadlock) -> Deadlock | None:
         family = self._family()
@@ -138,17 +114,17 @@ class PassQueries:
 
 
 _ANSWERS: Final[dict[type[Ask], Callable[[PassQueries, Any], Any]]] = {
-    PeekInbox: PassQueries._inbox,
-    PeekRun: PassQueries._other_run,
+    PeekInbox: lambda of, asked: of._store.inbox(of._run.id, asked.names, asked.count, asked.before),
+    PeekRun: lambda of, asked: of._store.get(asked.run_id),
     PeekChild: PassQueries._child,
     PeekKey: PassQueries._key,
-    PeekGroup: PassQueries._group,
-    PeekMembers: PassQueries._members,
-    PeekTaken: PassQueries._taken,
-    PeekTags: PassQueries._tags,
+    PeekGroup: lambda of, asked: of._store.group(asked.group_id),
+    PeekMembers: lambda of, asked: of._store.members(asked.group_id, asked.after, asked.count, is_lost=asked.is_lost),
+    PeekTaken: lambda of, asked: set(of._store.states(asked.run_ids)),
+    PeekTags: lambda of, _asked: of._store.tags([of._run.id]).get(of._run.id, {}),
     PeekDeadlock: PassQueries._deadlock,
-    PeekAddress: PassQueries._address,
-    PeekEvents: PassQueries._newest_event,
+    PeekAddress: lambda _of, _asked: link_tokens.address(in_test=runtime.is_replaced()),
+    PeekEvents: lambda of, asked: of._store.newest_event(asked.name, asked.key),
 }
 
 

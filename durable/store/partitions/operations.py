@@ -43,7 +43,6 @@ class Partition(Operation):
         )
 
     def describe(self) -> str:
-        """Return what `migrate --plan` prints."""
         return "Partition empty tables on PostgreSQL, if the settings say so"
 
     def _make(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, into: int) -> bool:

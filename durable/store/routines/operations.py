@@ -48,6 +48,23 @@ class _OnPostgreSQL(Operation):
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
         """Leave the models as they are."""
 
+    def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState) -> None:
+        if _concerns(app_label, schema_editor):
+            self._apply(app_label, schema_editor, states[-1])
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState
+    ) -> None:
+        if _concerns(app_label, schema_editor):
+            self._undo(app_label, schema_editor, states[-1])
+
+    def _apply(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Change the database. The models have this state then."""
+        raise NotImplementedError
+
+    def _undo(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        """Do nothing, unless a subclass does."""
+
 
 class _Routines(_OnPostgreSQL):
     """An operation on functions and triggers, given by name in the order in which they can be created."""
@@ -55,85 +72,55 @@ class _Routines(_OnPostgreSQL):
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
 
-    def _create(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor) -> None:
-        if _concerns(app_label, schema_editor):
-            for name in self.names:
-                schema_editor.execute(ROUTINES[name].statement, params=None)
+    def _create(self, _app_label: str, editor: BaseDatabaseSchemaEditor, _state: ProjectState) -> None:
+        for name in self.names:
+            editor.execute(ROUTINES[name].statement, params=None)
 
-    def _drop(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor) -> None:
-        if _concerns(app_label, schema_editor):
-            for name in reversed(self.names):
-                schema_editor.execute(ROUTINES[name].dropping, params=None)
+    def _drop(self, _app_label: str, editor: BaseDatabaseSchemaEditor, _state: ProjectState) -> None:
+        for name in reversed(self.names):
+            editor.execute(ROUTINES[name].dropping, params=None)
 
 
 class CreateRoutines(_Routines):
     """Create functions and triggers; backwards, drop them."""
 
-    def database_forwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Create them in this order."""
-        self._create(app_label, schema_editor)
-
-    def database_backwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Drop them in the reverse order."""
-        self._drop(app_label, schema_editor)
+    _apply, _undo = _Routines._create, _Routines._drop
 
     def describe(self) -> str:
-        """Return what `migrate --plan` prints."""
         return f"Create {len(self.names)} functions and triggers on PostgreSQL"
 
 
 class DropRoutines(_Routines):
     """Drop functions and triggers; backwards, create them."""
 
-    def database_forwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Drop them in the reverse order."""
-        self._drop(app_label, schema_editor)
-
-    def database_backwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Create them in this order."""
-        self._create(app_label, schema_editor)
+    _apply, _undo = _Routines._drop, _Routines._create
 
     def describe(self) -> str:
-        """Return what `migrate --plan` prints."""
         return f"Drop {len(self.names)} functions and triggers on PostgreSQL"
 
 
 class DropGuardedConstraints(_OnPostgreSQL):
-    """Drop the check constraints and foreign keys that guards replace; backwards, add them."""
+    """Drop the check constraints and foreign keys that guards replace; backwards, add them.
 
-    def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState) -> None:
-        """Drop them. The models keep their constraints: other databases have them."""
-        if not _concerns(app_label, schema_editor):
-            return
-        for model, constraint in self._checks(app_label, states[-1]):
-            schema_editor.remove_constraint(model, constraint)
-        for table, name in _foreign_keys(schema_editor):
-            schema_editor.execute(f'ALTER TABLE {table} DROP CONSTRAINT "{name}"')
+    The models keep their constraints: other databases have them.
+    """
 
-    def database_backwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState
-    ) -> None:
-        """Add them."""
-        if not _concerns(app_label, schema_editor):
-            return
+    def _apply(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        for model, constraint in self._checks(app_label, state):
+            editor.remove_constraint(model, constraint)
+        for table, name in _foreign_keys(editor):
+            editor.execute(f'ALTER TABLE {table} DROP CONSTRAINT "{name}"')
+
+    def _undo(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
         for table, (column, other, key) in REFERENCES.items():
-            schema_editor.execute(
+            editor.execute(
                 f"ALTER TABLE {table} ADD CONSTRAINT {table}_{column}_fk FOREIGN KEY ({column}) "
                 f"REFERENCES {other} ({key}) DEFERRABLE INITIALLY DEFERRED"
             )
-        for model, constraint in self._checks(app_label, states[-1]):
-            schema_editor.add_constraint(model, constraint)
+        for model, constraint in self._checks(app_label, state):
+            editor.add_constraint(model, constraint)
 
     def describe(self) -> str:
-        """Return what `migrate --plan` prints."""
         return "Drop the constraints that guards replace on PostgreSQL"
 
     def _checks(self, app_label: str, state: ProjectState) -> list[tuple[Any, CheckConstraint]]:
@@ -150,23 +137,19 @@ class OnOtherDatabases(Operation):
         self.operation = operation
 
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Change the models."""
         self.operation.state_forwards(app_label, state)
 
     def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState) -> None:
-        """Change the database."""
         if schema_editor.connection.vendor != "postgresql":
             self.operation.database_forwards(app_label, schema_editor, *states)
 
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState
     ) -> None:
-        """Revert the change."""
         if schema_editor.connection.vendor != "postgresql":
             self.operation.database_backwards(app_label, schema_editor, *states)
 
     def describe(self) -> str:
-        """Return what `migrate --plan` prints."""
         return f"{self.operation.describe()}, except on PostgreSQL"
 
 
@@ -174,52 +157,34 @@ class LockTimeout(_OnPostgreSQL):
     """Let no later operation of the migration wait for a lock for longer than this.
 
     Claims, commits and renewals of leases queue up behind a statement that waits for a table. After the timeout the
-    migration has done nothing, and can be applied again.
+    migration has done nothing, and can be applied again. Backwards it is the last operation, and does nothing.
     """
 
     def __init__(self, seconds: float = 5.0) -> None:
         self.seconds = seconds
 
-    def database_forwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Set the timeout for the transaction of the migration."""
-        if _concerns(app_label, schema_editor):
-            schema_editor.execute(LOCK_TIMEOUT.format(round(self.seconds * 1000)))
-
-    def database_backwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Do nothing: it is the last operation then."""
+    def _apply(self, _app_label: str, editor: BaseDatabaseSchemaEditor, _state: ProjectState) -> None:
+        editor.execute(LOCK_TIMEOUT.format(round(self.seconds * 1000)))
 
     def describe(self) -> str:
-        """Return what `migrate --plan` prints."""
         return f"Wait for no lock on PostgreSQL for longer than {self.seconds:g} s"
 
 
 class RoomForUpdates(_OnPostgreSQL):
     """Let the pages of a table keep room for new versions of their rows, so that an update touches no index.
 
-    For a table that is still empty: pages that are full already stay so.
+    For a table that is still empty: pages that are full already stay so. Backwards the table goes.
     """
 
     def __init__(self, model: str, percent: int) -> None:
         self.model = model
         self.percent = percent
 
-    def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *states: ProjectState) -> None:
-        """Set the fill factor of the table."""
-        if _concerns(app_label, schema_editor):
-            table = schema_editor.quote_name(states[-1].apps.get_model(app_label, self.model)._meta.db_table)
-            schema_editor.execute(f"ALTER TABLE {table} SET (fillfactor = {100 - self.percent})")
-
-    def database_backwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Do nothing: the table goes."""
+    def _apply(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+        table = editor.quote_name(state.apps.get_model(app_label, self.model)._meta.db_table)
+        editor.execute(f"ALTER TABLE {table} SET (fillfactor = {100 - self.percent})")
 
     def describe(self) -> str:
-        """Return what `migrate --plan` prints."""
         return f"Keep {self.percent} % of each page of {self.model} free on PostgreSQL"
 
 
@@ -239,7 +204,6 @@ class AddIndexConcurrently(AddIndex):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Create the index."""
         if schema_editor.connection.vendor != "postgresql":
             super().database_forwards(app_label, schema_editor, from_state, to_state)
             return
@@ -266,7 +230,6 @@ class AddIndexConcurrently(AddIndex):
                 editor.execute(f'ALTER INDEX "{name}" ATTACH PARTITION "{index}"')
 
     def describe(self) -> str:
-        """Return what `migrate --plan` prints."""
         return f"{super().describe()}, without a lock"
 
 
