@@ -325,11 +325,9 @@ class _Fork:
         return any(is_within(where, scope) and order > wait.ordinal for where, order in completions)
 
     def errors(self) -> dict[str, ErrorInfo]:
-        """Return the errors of the failed branches."""
         return {name: ErrorInfo(*each["error"]) for name, each in self.in_order() if each["status"] == _FAILED}
 
     def output_of(self, name: str) -> Any:
-        """Return the value of a completed branch."""
         return self.scope.recorded(
             self._place(name).location, "the output of the branch", self.statuses[name]["output"]
         )

@@ -46,7 +46,6 @@ def unmarked(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cannot_read(entries: Sequence[EntryRecord]) -> HistoryDivergedError:
-    """Return the error for entries that this release cannot read."""
     first = entries[0]
     found = (
         f"format {first.data['format']!r}"

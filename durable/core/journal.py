@@ -519,7 +519,6 @@ class Journal:
         self._pending.held = entry
 
     def add(self, change: Any) -> None:
-        """Add a change (`Changes`) to the next commit."""
         with self.lock:
             self._pending.changes.setdefault(type(change), []).append(change)
 
@@ -572,7 +571,6 @@ class Journal:
 
     @property
     def has_tags_to_set(self) -> bool:
-        """Whether the next commit sets tags of the run."""
         return TagChange in self._pending.changes
 
     def release_slots(self, location: str) -> None:
@@ -755,7 +753,6 @@ class Journal:
             self._pending = _Pending()
 
     def mark_committed(self, batch: Batch) -> None:
-        """Note that the changes of a batch are committed."""
         with self.lock:
             self._witnesses.note_committed(batch)
         if received := batch.of(MessageReceived):

@@ -91,7 +91,6 @@ class Address(NamedTuple):
     is_recorded: bool = False
 
     def of(self, token: str) -> str:
-        """Return the whole address."""
         return f"{self.before}{token}{self.behind}"
 
 

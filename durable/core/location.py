@@ -193,7 +193,6 @@ def child_token(run_id: str) -> str:
 
 
 def awaited_children(waiting_for: str) -> list[str]:
-    """Return the ids of the children that a run with this `waiting_for` waits for."""
     return [each[1:] for each in waiting_for.split("/") if each.startswith(_CHILD)] if waiting_for else []
 
 

@@ -109,7 +109,6 @@ class Receipts:
         self._completed.update(inner._completed)
 
     def complete(self, message_id: str) -> None:
-        """Note that the code has completed this message."""
         self._completed.add(message_id)
 
     def learn(self, location: str, but_not: str | None = None) -> None:

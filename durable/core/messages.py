@@ -158,7 +158,6 @@ class Received:
 
 
 def mapped(operation: Operation, function: Callable[[Any], Any]) -> Operation:
-    """Run the operation and return `function` of its value."""
     return function((yield from operation))
 
 

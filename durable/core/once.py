@@ -106,7 +106,6 @@ def hold(
 
 
 def commit_held(journal: Journal, entry: EntryRecord) -> Operation:
-    """Commit that the entry is held, and tell of it."""
     yield Save(is_failure=True)
     mark = entry.data[HELD]
     details = {

@@ -46,7 +46,7 @@ def queue_of(question_id: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the code says of a question, as plain data."""
+    """What the code says of a question, as plain data: the `AskedOfPeople` of a wait."""
 
     form: str | None
     permission: str
@@ -63,7 +63,6 @@ class Asked:
     mails: bool
 
     def note(self, scope: Scope, name: str, entry: EntryRecord, expires_at: datetime | None) -> None:
-        """Record the question of a wait that has begun, or what the code says of it now."""
         spec = {field: getattr(self, field) for field in self.__slots__}
         spec["not_by"] = list(self.not_by)
         before = entry.data.get(ASK, {})
@@ -89,15 +88,12 @@ class Asked:
         )
 
     def closed(self, entry: EntryRecord) -> QuestionClosed:
-        """Return the change after which no answer is accepted."""
         return QuestionClosed(entry.data[ASK]["id"])
 
     def waiting(self, entry: EntryRecord) -> Doing:
-        """Return what a run that waits for the answer is doing."""
         return asking_person(entry.location, self.to_label)
 
     def timeout(self, name: str) -> PersonTimeoutError:
-        """Return the error of a wait that nobody has answered in time."""
         return PersonTimeoutError(name)
 
 

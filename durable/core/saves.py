@@ -135,7 +135,6 @@ class StepProgress(_Newest[SavedDetails]):
         self._journal.environment.on_save(self._newest)
 
     def sign(self) -> None:
-        """Count a heartbeat."""
         self.signed_at = time.monotonic()
 
     def before(self) -> Any:

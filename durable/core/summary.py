@@ -198,7 +198,6 @@ class Summary(str):
         )
 
     def with_facts(self, **facts: Any) -> Summary:
-        """Return the summary with some facts replaced."""
         return Summary._made(self.words, self.kind, {**self.facts, **facts})
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -31,7 +31,6 @@ class SyncDriver:
     # -- operations
 
     def operate(self, scope: Scope, label: str, operation: Operation) -> Any:
-        """Run one operation of a scope to its end."""
         scope.guard.begin(label)
         try:
             return self.drive(operation)

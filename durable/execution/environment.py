@@ -222,7 +222,6 @@ class Eviction:
 
     @property
     def requested(self) -> bool:
-        """True if the pass has to end."""
         return self._event.is_set() or self._is_past_lease()
 
     @property

@@ -80,7 +80,6 @@ class PassQueries:
         return None
 
     def _family(self) -> list[Ancestor]:
-        """Return the run and its ancestors."""
         family = [Ancestor(self._run.id, waits=True)]
         while (child := self._store.children([family[-1].run_id]).get(family[-1].run_id)) is not None:
             parent = self._store.get(child.parent_id)
@@ -90,7 +89,6 @@ class PassQueries:
         return family
 
     def _awaits(self, parent: RunRecord, child: ChildRecord) -> bool:
-        """Return True if the parent waits for this child, or for its group."""
         if not parent.waiting_for.startswith(ANY_QUEUE):
             return is_awaited(parent.waiting_for, child_token(child.member_of or child.run_id))
         waits = (each for each in self._store.load(parent.id) if each.status == EntryStatus.PENDING)

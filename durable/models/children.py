@@ -131,7 +131,6 @@ class ChildGroup(Row):
 
     @classmethod
     def of(cls, spec: GroupSpec) -> Self:
-        """Return the row of a new group."""
         return cls(**{name: getattr(spec, name) for name in GroupSpec.__slots__})
 
     @property

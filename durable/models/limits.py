@@ -176,14 +176,12 @@ class RateKey(Row):
         return f"{self.limit}/{self.key}"
 
     def closing(self, now: datetime) -> LimitClosing | None:
-        """Return the closing in force, or None."""
         if self.closed_until is None or self.closed_until <= now:
             return None
         return LimitClosing(until=self.closed_until, by=self.closed_by, reason=self.closed_why)
 
     @property
     def last_refused(self) -> RefusedStart | None:
-        """The last start that the key has refused, or None."""
         if self.refused_at is None:
             return None
         return RefusedStart(at=self.refused_at, workflow=self.refused_workflow, run_id=self.refused_run)

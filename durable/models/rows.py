@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from enum import StrEnum
 from operator import attrgetter
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from django.db import models
@@ -123,7 +124,6 @@ def _packed(match: re.Match[str]) -> str:
 
 
 def unpack(text: str) -> str:
-    """Return the original text of packed text."""
     if _MARK not in text:
         return text
     return _PACKED.sub(lambda match: chr(int(match.group(1), 16)), text)
@@ -137,21 +137,18 @@ def dump_json(value: Any) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Return the data from the text of `dump_json`."""
     if text == "{}":  # the two usual cases
         return {}
     return [] if text == "[]" else json.loads(text)
 
 
 def dump_error(error: ErrorInfo | None) -> str | None:
-    """Return an error as ASCII JSON text."""
     if error is None:
         return None
     return json.dumps(error.data)
 
 
 def load_error(text: str | None) -> ErrorInfo | None:
-    """Return the error from the text of `dump_error`."""
     return None if text is None else ErrorInfo.read(json.loads(text))
 
 
@@ -161,7 +158,6 @@ def dump_summary(summary: str) -> str:
 
 
 def load_summary(text: str) -> str:
-    """Return the summary from its stored form."""
     return Summary.load(unpack(text)) if text else ""
 
 
@@ -201,24 +197,30 @@ _UNREADABLE: Final = {
 }
 
 
-class SafeTextField(_TextField[_Set, _Get]):
-    """Text of any length and content."""
+class _Converted:
+    """A field whose column has its values in another form: `dump` converts one of `types`, and `load` what was read."""
+
+    types: type | tuple[type, ...] = str
+    dump: Callable[[Any], Any]
+    load: Callable[[Any], Any]
 
     def get_prep_value(self, value: Any) -> Any:
-        return pack(value) if isinstance(value, str) else super().get_prep_value(value)
+        return self.dump(value) if isinstance(value, self.types) else super().get_prep_value(value)  # type: ignore[misc]  # the field's
 
-    def from_db_value(self, value: str | None, *_: Any) -> str | None:
-        return None if value is None else unpack(value)
+    def from_db_value(self, value: Any, *_: Any) -> Any:
+        return None if value is None else self.load(value)
+
+
+class SafeTextField(_Converted, _TextField[_Set, _Get]):
+    """Text of any length and content."""
+
+    dump, load = staticmethod(pack), staticmethod(unpack)
 
 
 class SummaryField(SafeTextField[_Set, _Get]):
     """A `durable.core.summary.Summary`: the attribute is its sentence, and the column has its data as JSON text."""
 
-    def get_prep_value(self, value: Any) -> Any:
-        return dump_summary(value) if isinstance(value, str) else super().get_prep_value(value)
-
-    def from_db_value(self, value: str | None, *_: Any) -> str | None:
-        return None if value is None else load_summary(value)
+    dump, load = staticmethod(dump_summary), staticmethod(load_summary)
 
     def value_to_string(self, obj: models.Model) -> str:
         summary: Any = self.value_from_object(obj)
@@ -228,12 +230,14 @@ class SummaryField(SafeTextField[_Set, _Get]):
         return load_summary(value) if isinstance(value, str) else value
 
 
-class NameField(_CharField[_Set, _Get]):
+class NameField(_Converted, _CharField[_Set, _Get]):
     """A short text of any content, compared character by character: case and accents count, in every database.
 
     PostgreSQL sorts it by code point, so that prefix searches use the ordinary index; the type's long name keeps Django
     from adding a second index for that.
     """
+
+    dump, load = staticmethod(pack), staticmethod(unpack)
 
     def deconstruct(self) -> Any:
         """Leave the choices out of migrations: the database does not know them."""
@@ -247,12 +251,6 @@ class NameField(_CharField[_Set, _Get]):
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         return {**super().db_parameters(connection), "collation": "C" if connection.vendor == "postgresql" else None}
-
-    def get_prep_value(self, value: Any) -> Any:
-        return pack(value) if isinstance(value, str) else super().get_prep_value(value)
-
-    def from_db_value(self, value: str | None, *_: Any) -> str | None:
-        return None if value is None else unpack(value)
 
 
 @NameField.register_lookup
@@ -278,21 +276,16 @@ class Among(In):
 class QueueField(NameField[_Set, _Get]):
     """The name of a message queue, stored in the same form as in a run's `waiting_for`."""
 
+    dump, load = staticmethod(escape), staticmethod(unescape)
+
     def get_prep_value(self, value: Any) -> Any:
-        return escape(value) if isinstance(value, str) and value else super().get_prep_value(value)
-
-    def from_db_value(self, value: str | None, *_: Any) -> str | None:
-        return None if value is None else unescape(value)
+        return super().get_prep_value(value) if value else value
 
 
-class JSONTextField(_TextField[_Set, _Get]):
+class JSONTextField(_Converted, _TextField[_Set, _Get]):
     """The engine's own JSON-native data, as ASCII JSON text."""
 
-    def get_prep_value(self, value: Any) -> Any:
-        return dump_json(value)
-
-    def from_db_value(self, value: str, *_: Any) -> Any:
-        return load_json(value)
+    types, dump, load = object, staticmethod(dump_json), staticmethod(load_json)
 
     def value_to_string(self, obj: models.Model) -> str:
         return dump_json(self.value_from_object(obj))
@@ -301,14 +294,10 @@ class JSONTextField(_TextField[_Set, _Get]):
         return load_json(value) if isinstance(value, str) else value
 
 
-class ErrorField(_TextField[_Set, _Get]):
+class ErrorField(_Converted, _TextField[_Set, _Get]):
     """An `ErrorInfo` or None, as ASCII JSON text."""
 
-    def get_prep_value(self, value: Any) -> Any:
-        return dump_error(value) if value is None or isinstance(value, ErrorInfo) else super().get_prep_value(value)
-
-    def from_db_value(self, value: str | None, *_: Any) -> ErrorInfo | None:
-        return load_error(value)
+    types, dump, load = (ErrorInfo, NoneType), staticmethod(dump_error), staticmethod(load_error)
 
     def value_to_string(self, obj: models.Model) -> str:
         error: Any = self.value_from_object(obj)

@@ -96,7 +96,6 @@ class RunQuerySet(models.QuerySet["Run"]):
     """Runs. The filters down to `due` are public; the methods after it are for the stores."""
 
     def newest_first(self) -> Self:
-        """Return the runs in the order of lists."""
         return self.order_by("-created_at", "-id")
 
     def in_state(self, *states: str) -> Self:
@@ -119,11 +118,9 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.in_state(RunState.COMPLETED)
 
     def failed(self) -> Self:
-        """Return the runs that have failed."""
         return self.in_state(RunState.FAILED)
 
     def cancelled(self) -> Self:
-        """Return the runs that were cancelled."""
         return self.in_state(RunState.CANCELLED)
 
     def of_workflow(self, *workflows: str | Named) -> Self:
@@ -185,7 +182,6 @@ class RunQuerySet(models.QuerySet["Run"]):
     # Django's own operators cannot combine the joins of two querysets with tags or subjects.
 
     def __and__(self, other: models.QuerySet[Run]) -> Self:
-        """Return the runs in both querysets."""
         if _is_tagged(self):
             return self.filter(pk__in=_keys(other))
         return super().__and__(self._every().filter(pk__in=_keys(other)) if _is_tagged(other) else other)
@@ -210,7 +206,6 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(state=state, finished_at__isnull=False)
 
     def ended_before(self, state: str, workflow: str, moment: datetime) -> Self:
-        """Return the workflow's runs that ended in this state before the moment."""
         return self.ended_in(state).filter(workflow=workflow, finished_at__lt=moment)
 
     def oldest_ended(self, state: str) -> models.query.RawQuerySet[Run]:
@@ -242,7 +237,6 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(id=run_id, fence=fence)
 
     def waking_after(self, moment: datetime, queues: Sequence[str]) -> Self:
-        """Return the queues' runs that become due after the moment."""
         return self.filter(queue__in=queues, wake_at__gt=moment).exclude(state=RunState.PAUSED.value)
 
     def lock_table(self) -> None:

@@ -107,7 +107,6 @@ class Ids:
 
     @property
     def total(self) -> int | None:
-        """The number of ids."""
         return len(self.ids)
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
@@ -148,7 +147,6 @@ class BulkReport:
 
     @property
     def refused(self) -> tuple[BulkResult, ...]:
-        """The results of the runs for which the verb was refused."""
         return tuple(each for each in self.results if each.outcome != ActionOutcome.DONE)
 
 

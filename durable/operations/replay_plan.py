@@ -235,7 +235,6 @@ class ReplayPlan:
     hash: str
 
     def refusals_of(self, *, in_place: bool) -> tuple[str, ...]:
-        """Return the refusals of this kind of replay."""
         return self.in_place_refusals if in_place else self.refusals
 
 
@@ -338,7 +337,6 @@ def is_held(run: RunRecord, now: datetime) -> bool:
 
 
 def running_steps(history: Iterable[EntryRecord]) -> list[str]:
-    """Return the locations of the steps that run now."""
     return [each.location for each in history if each.kind == EntryKind.STEP and each.status == EntryStatus.RUNNING]
 
 

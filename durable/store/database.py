@@ -120,7 +120,6 @@ class DatabaseStore(
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Return a transaction that reads first and then writes."""
         with transaction.atomic(using=self.alias):
             self._begin_to_write()
             yield

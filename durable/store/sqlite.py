@@ -172,7 +172,6 @@ class SQLiteStore(DatabaseStore):
         return runs
 
     def _witness(self, run_id: str, witness: Witness) -> Any:
-        """Return the query for the entry of a witness."""
         columns = columns_of(witness)
         where = {name if name in ENTRY.names else f"metadata__{name}": value for name, value in columns.items()}
         if witness.has_output:
@@ -501,11 +500,6 @@ class SQLiteStore(DatabaseStore):
         if is_due:
             self._runs.filter(id=run.id).update(wake_at=batch.now)
         return is_due
-
-    def _woken_parent(self, batch: Batch) -> frozenset[str]:
-        """Return the queue of the parent that the end of this child has made due."""
-        parent = self.get(batch.parent_id) if batch.parent_id is not None else None
-        return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
 
     def _awaited(self, run: RunRecord, batch: Batch) -> list[Message]:
         """Return the messages that a parking run may have missed. Those that it has just received are not pending."""

@@ -103,7 +103,6 @@ class ClaimBounds:
             self._queues.pop(queue, None)
 
     def clear(self) -> None:
-        """Forget all bounds."""
         self._queues = {}
 
 

@@ -477,7 +477,6 @@ class DueQueues:
         self._changes: SimpleQueue[str] = SimpleQueue()  # a signal handler puts into it, so it takes no lock
 
     def run_is_due(self, queue: str) -> None:
-        """Record that a run of `queue` is due now."""
         if self._serves_all or queue in self._rank:
             with self._lock:
                 self._due.add(queue)

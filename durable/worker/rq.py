@@ -27,7 +27,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from types import FrameType
 from typing import Any, Final
 
 import rq
@@ -251,7 +250,6 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         self._beaten_at = -math.inf
 
     def work(self, *args: Any, **kwargs: Any) -> bool:
-        """Serve the queues."""
         if self.loop is not None:
             return self._work_with(self.loop, *args, **kwargs)
         try:
@@ -324,7 +322,6 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             super().heartbeat(timeout, pipeline)
 
     def run_maintenance_tasks(self) -> None:
-        """Do what RQ does every ten minutes."""
         with self.leaving():
             super().run_maintenance_tasks()  # type: ignore[no-untyped-call]  # RQ's own
 
@@ -392,7 +389,6 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             self._beats_for = None
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
-        """Stop the heartbeats, then note when the job ended."""
         self._end_beats()
         super().handle_execution_ended(job, queue, heartbeat_ttl)
 
@@ -476,12 +472,7 @@ class Worker(DurableWorkerMixin, rq.Worker):
         """
         super().setup_work_horse_signals()  # type: ignore[no-untyped-call]  # RQ's own
         stop.clear()
-        signal.signal(signal.SIGTERM, _on_terminate)
-
-
-def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    stop.request()
+        signal.signal(signal.SIGTERM, rq_jobs.on_terminate)
 
 
 # Seconds after which RQ forgets an idle worker that sends no heartbeat. RQ waits for jobs 15 seconds shorter than that,

@@ -375,7 +375,6 @@ def _shortened(error: ErrorInfo | None) -> ErrorInfo:
 
 
 def _result(scope: Scope, entry: EntryRecord) -> MapResult[Any]:
-    """Build the MapResult from the record."""
     value = scope.recorded(entry.location, "the results of the map", entry.output)
     failed = {number: ErrorInfo(*error) for number, *error in value["failed"]}
     cancelled = dict(value["cancelled"])

@@ -87,7 +87,6 @@ class KeyRefusal:
         return {"key": self.key, "owner": self.owner, "chain": list(self.chain)}
 
     def error(self) -> KeyConflictError:
-        """Return the error that the workflow sees."""
         return KeyConflictError(self.owner, self.key, is_child=True, chain=self.chain)
 
 

@@ -44,7 +44,6 @@ class Moves:
         self._moves = tuple(moves)
 
     def newest(self, name: str) -> str:
-        """Return the newest name of the object that `name` names."""
         for each in self._moves:
             name = _below(name, each.old, each.new)
         return name

@@ -49,7 +49,6 @@ class Region(NamedTuple):
     beside: str = ""
 
     def covers(self, location: str, ordinal: int) -> bool:
-        """Return True if the entry is in the region."""
         return (
             ordinal > self.after
             and (not self.within or is_within(location, self.within))
@@ -122,11 +121,9 @@ class Rewind:
         return iter(list(self.kept.values()))
 
     def get(self, location: str) -> EntryRecord | None:
-        """Return the current entry, or None if it is deleted."""
         return self.kept.get(location)
 
     def put(self, entry: EntryRecord, **columns: Any) -> None:
-        """Change a kept entry."""
         changed = replace(entry, **columns)
         self.kept[entry.location] = self.changed[entry.location] = changed
 

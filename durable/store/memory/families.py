@@ -71,7 +71,6 @@ class MemoryFamilies(MemoryTable):
         return found[:count]
 
     def is_one_settled(self, awaited: Sequence[str]) -> bool:
-        """Return True if one of these groups is settled, or is gone."""
         found = [self.get(each) for each in awaited]
         return any(each is None or each.is_settled for each in found)
 
@@ -175,7 +174,6 @@ class MemoryFamilies(MemoryTable):
         return {each: child for each in run_ids if (child := self._child(each)) is not None}
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
-        """Return the children of a run in this state and group (None for any), in the order of their starts."""
         return [
             each.run_id
             for each in self._in_order(parent_id)
@@ -183,12 +181,10 @@ class MemoryFamilies(MemoryTable):
         ]
 
     def count(self, parent_id: str, group: str | None) -> dict[str, int]:
-        """Count the children of a run in each state, of this group or, with None, of all."""
         found = (each for each in self._in_order(parent_id) if group in (None, each.group))
         return dict(Counter(str(self.runs[each.run_id].state) for each in found))
 
     def has_any(self, parent_id: str) -> bool:
-        """Return True if the run has children."""
         return bool(self._children.get(parent_id))
 
     def number_below(self, parent_id: str, place: str) -> dict[str, int]:
@@ -196,12 +192,10 @@ class MemoryFamilies(MemoryTable):
         return dict(Counter(self.runs[each].workflow for each in found))
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> None:
-        """Record that this run, a replay, may read these children of another run."""
         for child in children:
             self._readers.setdefault(child, set()).add(run_id)
 
     def readers_of(self, child_id: str) -> list[str]:
-        """Return the open replays that may read this child."""
         found = self._readers.get(child_id, ())
         return sorted(each for each in found if each in self.runs and self.runs[each].state not in ENDED)
 

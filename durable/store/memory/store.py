@@ -232,7 +232,6 @@ class MemoryStore(RateStore, FamilyStore):
         return run.state not in ENDED and run.id in self._keys and self._keys[run.id].is_open
 
     def _open_key_again(self, run_id: str) -> None:
-        """Give a continuing run its key back. Raises KeyConflictError if another open run has it."""
         if (key := self._keys.get(run_id)) is None:
             return
         holder = self._key_holder(key.workflow, key.key)
@@ -549,7 +548,6 @@ class MemoryStore(RateStore, FamilyStore):
         return next((each for each in due if before is None or each.published_at < before), None)
 
     def _waits_for(self, event: EventRecord) -> list[AwaitedEvent]:
-        """Return the waits that have not got this event and get it, if no earlier one."""
         of_key = (each for each in self._event_waits.values() if (each.name, each.key) == (event.name, event.key))
         return sorted((each for each in of_key if each.after < event.number), key=lambda each: (each.after, each.id))
 
@@ -939,7 +937,6 @@ class MemoryStore(RateStore, FamilyStore):
         return [start.run for start in starts]
 
     def _start(self, starts: Sequence[ChildStart]) -> frozenset[str]:
-        """Create the children of a commit; return the queues to notify."""
         queues = set()
         for run, child in starts:
             wanted = replace(run, ranking=self._ranks.of_child(run)) if isinstance(run, NewRun) else run
@@ -959,11 +956,6 @@ class MemoryStore(RateStore, FamilyStore):
                 continue
             if self._key_holder(*with_key) is not None:
                 raise ChildKeyTaken(start.run.id)
-
-    def _woken_parent(self, batch: Batch) -> frozenset[str]:
-        """Return the queue of the parent that the end of this child has made due."""
-        parent = self._runs.get(batch.parent_id) if batch.parent_id is not None else None
-        return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
 
     def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
         return self._families.of_runs(run_ids)
@@ -1011,7 +1003,6 @@ class MemoryStore(RateStore, FamilyStore):
             self._messages[message_id] = replace(message, state=state, received_by=received_by, response=response)
 
     def _return(self, run_id: str, waits: Sequence[str]) -> None:
-        """Put the messages that these waits received back into the inbox."""
         gone = set(waits)
         for each in self.messages(run_id) if gone else ():
             if each.received_by in gone:

@@ -56,7 +56,6 @@ class MemoryHolds(MemoryTable):
     _starts: dict[str, datetime] = field(default_factory=dict)  # by run
 
     def find(self, kind: HoldKind, name: str) -> Hold | None:
-        """Return the hold of this workflow or queue."""
         return self._holds.get((kind, name))
 
     def put(self, hold: Hold) -> bool:

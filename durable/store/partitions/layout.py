@@ -42,7 +42,6 @@ class Table:
         return f"{self.name}_old"
 
     def partition(self, number: int, into: int) -> str:
-        """Return the name of a partition."""
         return f"{self.name}_p{number}_of_{into}"
 
 

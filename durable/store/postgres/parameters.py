@@ -85,7 +85,6 @@ def batch_parameters(batch: Batch) -> CommitParameters:
 
 
 def change_parameters(before: RunRecord, after: RunRecord, change: RunChange) -> CommitParameters:
-    """Return the parameters that write the change of a locked run."""
     return CommitParameters(
         run_id=pack(before.id),
         fence=str(before.fence),

@@ -434,7 +434,6 @@ class PostgresStore(DatabaseStore):
         return _answer_of(request, _queues(queues) | of_slots)
 
     def _call_whole(self, parts: CommitParameters, batch: Batch | None = None) -> Committed:
-        """Write the parts of a batch or of a change."""
         if batch is None or batch.failure is None:
             (request, queues), of_slots = self._call_commit(sql_functions.COMMIT, parts, batch)
         else:

@@ -59,7 +59,6 @@ class Function:
 
     @property
     def dropping(self) -> str:
-        """Return the statement that drops it."""
         return f"DROP FUNCTION IF EXISTS {self.signature}"
 
 
@@ -82,7 +81,6 @@ class Trigger:
 
     @property
     def dropping(self) -> str:
-        """Return the statement that drops it."""
         return f"DROP TRIGGER IF EXISTS {self.trigger} ON {self.table}"
 
 

@@ -22,6 +22,7 @@ from durable.core.children.entries import divided
 from durable.core.new_runs import NewRun
 from durable.core.records import (
     ENDED,
+    Batch,
     ChildStart,
     GroupChange,
     GroupRecord,
@@ -131,8 +132,8 @@ class Turn(NamedTuple):
     due_at: datetime
 
 
-class GroupTable(Protocol):
-    """The rows of groups, and of the children in them."""
+class FamilyTable(Protocol):
+    """The rows of groups, and of children. Each call runs in a transaction beside which no other one writes."""
 
     def run(self, run_id: str) -> RunRecord | None:
         """Return the row of a run."""
@@ -190,10 +191,6 @@ class GroupTable(Protocol):
 
         Children whose rows another transaction has locked are left out, and keep their turns.
         """
-
-
-class FamilyTable(GroupTable, Protocol):
-    """The rows of children. Each call runs in a transaction beside which no other one writes."""
 
     def relations(self, run: RunRecord) -> tuple[bool, bool]:
         """Return whether the run is a child, and whether it has children."""
@@ -258,6 +255,11 @@ class FamilyStore(TableStore):
     def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
         return self._families.number_below(parent_id, place)
 
+    def _woken_parent(self, batch: Batch) -> frozenset[str]:
+        """Return the queue of the parent that the end of this child has made due."""
+        parent = self._families.run(batch.parent_id) if batch.parent_id is not None else None
+        return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
+
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         with self._writing():
             return cascaded(self._families, after, now)
@@ -269,7 +271,7 @@ class FamilyStore(TableStore):
 Create = Callable[[Sequence[ChildStart]], Iterable[RunRecord]]
 
 
-def apply(table: GroupTable, parent_id: str, change: GroupChange, create: Create, now: datetime) -> frozenset[str]:
+def apply(table: FamilyTable, parent_id: str, change: GroupChange, create: Create, now: datetime) -> frozenset[str]:
     """Create the group, or the children, of a change; return the queues to notify. The parent's row is locked.
 
     What an earlier attempt at the same commit has created stays as it is. Raises ChildIdTaken.
@@ -291,7 +293,7 @@ def apply(table: GroupTable, parent_id: str, change: GroupChange, create: Create
     return queues
 
 
-def mark(table: GroupTable, parent_id: str, change: GroupChange) -> None:
+def mark(table: FamilyTable, parent_id: str, change: GroupChange) -> None:
     """Record the parent's decisions about its group. Its row is locked."""
     if change.is_continued:
         table.decide(parent_id, change.id, is_over=False, is_dropped=False)
@@ -299,7 +301,7 @@ def mark(table: GroupTable, parent_id: str, change: GroupChange) -> None:
         table.decide(parent_id, change.id, is_over=True, is_dropped=True if change.is_dropped else None)
 
 
-def _to_start(table: GroupTable, group: GroupRecord, change: GroupChange) -> tuple[list[ChildStart], GroupRecord]:
+def _to_start(table: FamilyTable, group: GroupRecord, change: GroupChange) -> tuple[list[ChildStart], GroupRecord]:
     """Return the starts of a change that are not done yet, and the group without the children that the change takes
     out.
     """
@@ -314,7 +316,7 @@ def _to_start(table: GroupTable, group: GroupRecord, change: GroupChange) -> tup
     return [each for number, each in enumerate(change.starts, first) if number >= group.created], group
 
 
-def _taken_out(table: GroupTable, group: GroupRecord, run_ids: Sequence[str]) -> tuple[dict[str, str], GroupRecord]:
+def _taken_out(table: FamilyTable, group: GroupRecord, run_ids: Sequence[str]) -> tuple[dict[str, str], GroupRecord]:
     """Take those of these children that are in the group out of it. Return their states, and the group without them."""
     if not run_ids:
         return {}, group
@@ -327,7 +329,7 @@ def _taken_out(table: GroupTable, group: GroupRecord, run_ids: Sequence[str]) ->
 
 
 def _started(
-    table: GroupTable, group: GroupRecord, starts: Sequence[ChildStart], create: Create
+    table: FamilyTable, group: GroupRecord, starts: Sequence[ChildStart], create: Create
 ) -> tuple[GroupRecord, frozenset[str]]:
     if not starts:
         return group, frozenset()
@@ -350,14 +352,14 @@ def _without_turn(run: RunRecord) -> RunRecord:
     return replace(run, wake_at=deadline)
 
 
-def turned(table: GroupTable, group: GroupRecord, now: datetime) -> frozenset[str]:
+def turned(table: FamilyTable, group: GroupRecord, now: datetime) -> frozenset[str]:
     """Let children begin that have their turn, and write the counts; return the queues to notify."""
     after, queues = _turned(table, group, now)
     table.write(group, after)
     return queues
 
 
-def freed(table: GroupTable, run_id: str, now: datetime) -> frozenset[str]:
+def freed(table: FamilyTable, run_id: str, now: datetime) -> frozenset[str]:
     """Let another child begin beside this one, of which a step is held now. Return the queues to notify.
 
     The row of the run is locked. Nothing happens if the run is no child of a map, or keeps its place.
@@ -370,7 +372,7 @@ def freed(table: GroupTable, run_id: str, now: datetime) -> frozenset[str]:
     return frozenset() if group is None else turned(table, group, now)
 
 
-def _turned(table: GroupTable, group: GroupRecord, now: datetime) -> tuple[GroupRecord, frozenset[str]]:
+def _turned(table: FamilyTable, group: GroupRecord, now: datetime) -> tuple[GroupRecord, frozenset[str]]:
     """Let as many waiting children begin as there is room for. Return the group, and the queues to notify."""
     if not group.waiting or not (most := room(group, table.run(group.spec.parent_id))):
         return group, frozenset()
@@ -379,7 +381,7 @@ def _turned(table: GroupTable, group: GroupRecord, now: datetime) -> tuple[Group
     return after_turns(group, len(begun)), frozenset(run.queue for run in begun)
 
 
-def held_back(table: GroupTable, before: RunRecord, after: RunRecord, now: datetime) -> RunRecord:
+def held_back(table: FamilyTable, before: RunRecord, after: RunRecord, now: datetime) -> RunRecord:
     """Return a child's row after a verb, corrected so that the child still waits for its turn. The row is locked."""
     group_id = table.member_of(before.id)
     if group_id is None:

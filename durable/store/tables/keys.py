@@ -117,7 +117,6 @@ class DatabaseKeys(DatabaseTables):
         return True
 
     def _holder_of(self, workflow: str, key: str) -> str | None:
-        """Return the id of the run that holds the key, or None."""
         held = RunKey.objects.using(self.alias).filter(workflow=self._owner_of_keys(workflow), key=key, is_open=True)
         return held.values_list("run_id", flat=True).first()
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from django.db import models
 
 from durable.core.clock import EARLIEST, LATEST, bounded
-from durable.core.location import escape, unescape
+from durable.core.location import escape
 from durable.core.new_runs import NewRun
 from durable.core.records import Activity as ActivityRecord
 from durable.core.records import (
@@ -52,19 +52,9 @@ from durable.models import (
 )
 from durable.models.causes import names_of
 from durable.models.rows import (
-    ErrorField,
-    JSONTextField,
     MomentField,
-    NameField,
-    QueueField,
-    SafeTextField,
-    SummaryField,
-    dump_error,
-    dump_json,
-    dump_summary,
     load_error,
     load_json,
-    load_summary,
     pack,
     unpack,
 )
@@ -126,33 +116,15 @@ def same(value: Any) -> Any:
 
 
 def _dump(field: models.Field[Any, Any]) -> Callable[[Any], Any]:
-    kinds: list[tuple[type, Callable[[Any], Any]]] = [
-        (QueueField, escape),
-        (NameField, pack),
-        (SummaryField, dump_summary),
-        (SafeTextField, pack),
-        (JSONTextField, dump_json),
-        (ErrorField, dump_error),
-    ]
-    dump = next((dump for kind, dump in kinds if isinstance(field, kind)), same)
-    if isinstance(field, models.ForeignKey):
-        dump = pack
+    dump: Callable[[Any], Any] = pack if isinstance(field, models.ForeignKey) else getattr(field, "dump", same)
     if not field.null or dump is same:
         return dump
     return lambda value: None if value is None else dump(value)
 
 
 def _load(field: models.Field[Any, Any]) -> Callable[[Any], Any]:
-    kinds: list[tuple[type, Callable[[Any], Any]]] = [
-        (QueueField, unescape),
-        (NameField, unpack),
-        (SummaryField, load_summary),
-        (SafeTextField, unpack),
-        (models.ForeignKey, unpack),
-        (JSONTextField, load_json),
-        (ErrorField, load_error),
-    ]
-    return next((load for kind, load in kinds if isinstance(field, kind)), same)
+    load: Callable[[Any], Any] = unpack if isinstance(field, models.ForeignKey) else getattr(field, "load", same)
+    return load
 
 
 RUN: Final = Columns(Run, RunRecord)
