@@ -259,7 +259,7 @@ class Handle(Generic[R_co]):
 
         More than 100 runs are recovered in the background: `report.run_id` is the run that does it.
         """
-        from durable.operations.families import recover_children  # bulks: few processes use them
+        from durable.operations.bulk import recover_children  # bulks: few processes use them
 
         return recover_children(self.id, group)
 

@@ -22,7 +22,7 @@ from durable import runtime
 from durable.core import registry
 from durable.core.current import running_run
 from durable.core.ids import check_id, new_id
-from durable.core.records import ActionOutcome
+from durable.core.records import ActionOutcome, RunState
 from durable.core.registry import BULK, replays_prefix
 from durable.operations import audit
 from durable.operations.audit import REFUSALS, Actor, acting_as, audited, outcome_of
@@ -40,6 +40,7 @@ from durable.operations.eligibility import (
     place_of,
 )
 from durable.operations.options import Option, Text
+from durable.operations.queries import children, record
 from durable.operations.replay import replay_failed
 from durable.operations.start import StartRequest, announce_started, put
 from durable.operations.verbs import BULK_ACTIONS, PLACE, RUN_VERBS
@@ -386,3 +387,37 @@ def _check_verb(verb: str, options: Mapping[str, Any]) -> None:
     check = RUN_VERBS[verb].check
     if check is not None:
         check(**options)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildrenFirst:
+    """A selection of runs by ids: children and then, unless `parent` is "", their parent on a page of its own."""
+
+    ids: tuple[str, ...]
+    parent: str = ""
+
+    @property
+    def total(self) -> int | None:
+        """The number of ids."""
+        return len(self.ids) + bool(self.parent)
+
+    def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
+        """Return the ids from a position on; the parent comes after all children."""
+        begin = 0 if cursor is None else int(cursor)
+        if begin >= len(self.ids):
+            return [self.parent] if self.parent else [], None
+        end = min(begin + limit, len(self.ids))
+        return self.ids[begin:end], str(end) if end < len(self.ids) or self.parent else None
+
+
+def recover_children(
+    run_id: str, group: str | None = None, *, canary: Canary | None = None, rate: float | None = None
+) -> BulkReport:
+    """Recover the run's failed children, of one group or all, and then the run if it has failed too.
+
+    The current actor acts, as in `apply`, which describes `canary` and `rate`. More than 100
+    runs are recovered in the background. Raises RunNotFoundError, and what `apply` raises.
+    """
+    failed = children(run_id, RunState.FAILED.value, group)
+    parent = run_id if record(run_id).state == RunState.FAILED else ""
+    return apply("recover", ChildrenFirst(tuple(failed), parent), canary=canary, rate=rate)

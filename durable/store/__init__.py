@@ -9,8 +9,7 @@
 - `rules` has what `sqlite` and `memory` compute in Python, and what every store decides alike.
 - `sessions` restores database sessions that the code of steps has changed; `transactions` has the transaction of an
   atomic step, and transactions that do not wait long for locks.
-- `surveys` describes a history without its values. `prefetched` answers one pass from a history that was loaded with
-  others. `families` recovers runs and their children over the contract.
+- `surveys` describes a history without its values. `families` recovers runs and their children over the contract.
 
 Must not decide anything about workflows: a store guards the fence.
 """

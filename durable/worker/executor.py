@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from django.db import Error
 
@@ -43,11 +43,36 @@ from durable.notifier import notify, redis_clients
 from durable.operations import ends
 from durable.store import Store, clocks
 from durable.store.base import ChildRefused
-from durable.store.prefetched import prefetched
 from durable.worker import gate, presence
 from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
 from durable.worker.presence import ShutdownFlag
+
+
+def prefetched(store: Store, run_id: str, history: History) -> Store:
+    """Return `store` for one pass of the run, whose history was `history` when it was claimed.
+
+    A later change from outside is noticed by the row's `change_seq`, as if the pass had begun at the claim.
+    """
+    return cast("Store", _Preloaded(store, run_id, history))
+
+
+class _Preloaded:
+    """A store that answers the first load of a run's history from one that was loaded with those of other runs."""
+
+    def __init__(self, store: Store, run_id: str, history: History) -> None:
+        self._store = store
+        self._histories = {run_id: history}
+
+    def load(self, run_id: str) -> History:
+        """Return the prefetched history the first time, and then the store's."""
+        history = self._histories.pop(run_id, None)
+        return self._store.load(run_id) if history is None else history
+
+    def __getattr__(self, name: str) -> Any:
+        value = vars(self)[name] = getattr(self._store, name)
+        return value
+
 
 logger = logging.getLogger("durable.worker")
 

@@ -28,7 +28,7 @@ from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.selection import Filtered
 from durable.models import Child, Failure, OperatorAction, Run, Schedule, Tick
 from durable.operations import Actor, acting_as, bulk
-from durable.operations.families import ChildrenFirst
+from durable.operations.bulk import ChildrenFirst
 from durable.operations.prune import prune
 from durable.retention import Policy
 from tests.admin import flows
