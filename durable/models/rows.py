@@ -214,7 +214,8 @@ class _Converted:
 class SafeTextField(_Converted, _TextField[_Set, _Get]):
     """Text of any length and content."""
 
-    dump, load = staticmethod(pack), staticmethod(unpack)
+    dump: Callable[[Any], Any] = staticmethod(pack)
+    load: Callable[[Any], Any] = staticmethod(unpack)
 
 
 class SummaryField(SafeTextField[_Set, _Get]):
@@ -237,7 +238,8 @@ class NameField(_Converted, _CharField[_Set, _Get]):
     from adding a second index for that.
     """
 
-    dump, load = staticmethod(pack), staticmethod(unpack)
+    dump: Callable[[Any], Any] = staticmethod(pack)
+    load: Callable[[Any], Any] = staticmethod(unpack)
 
     def deconstruct(self) -> Any:
         """Leave the choices out of migrations: the database does not know them."""

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from types import FrameType
 from typing import Any, Final
 
 import rq
@@ -472,7 +473,12 @@ class Worker(DurableWorkerMixin, rq.Worker):
         """
         super().setup_work_horse_signals()  # type: ignore[no-untyped-call]  # RQ's own
         stop.clear()
-        signal.signal(signal.SIGTERM, rq_jobs.on_terminate)
+        signal.signal(signal.SIGTERM, _on_terminate)
+
+
+def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    stop.request()
 
 
 # Seconds after which RQ forgets an idle worker that sends no heartbeat. RQ waits for jobs 15 seconds shorter than that,

@@ -58,11 +58,11 @@ class _OnPostgreSQL(Operation):
         if _concerns(app_label, schema_editor):
             self._undo(app_label, schema_editor, states[-1])
 
-    def _apply(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+    def _apply(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState, /) -> None:
         """Change the database. The models have this state then."""
         raise NotImplementedError
 
-    def _undo(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState) -> None:
+    def _undo(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState, /) -> None:
         """Do nothing, unless a subclass does."""
 
 
