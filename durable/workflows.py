@@ -87,7 +87,7 @@ def _page(scope: Context, order: BulkOrder, state: State) -> Continue[State] | B
 
 def _watch(scope: Context, order: BulkOrder, state: State) -> Continue[State]:
     """Query the runs of the canary, and wait for them."""
-    from durable.operations.canary import look
+    from durable.operations.bulk_decisions import look
 
     assert order.canary is not None
     looks = state.get("looks", 0)

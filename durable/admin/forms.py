@@ -26,7 +26,7 @@ from durable.core.location import MAX_NAME, escape
 from durable.inspection.run_facts import checked_tags, read_tag
 from durable.inspection.wording import told
 from durable.models.run import RunQuerySet
-from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
+from durable.operations.bulk_decisions import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 from durable.operations.causes import MAX_NOTE
 from durable.operations.options import Choice, Deadline, Decimal, Flag, Length, Number, OneOf, Option, Tags, Text, Until
 from durable.operations.verbs import RunVerb, Verb

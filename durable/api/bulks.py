@@ -43,7 +43,7 @@ from durable.listings.shapes import data_of
 from durable.operations import bulk
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.bulk import BULK_OPTIONS, BULK_VERBS
-from durable.operations.canary import MAX_FIRST, Canary
+from durable.operations.bulk_decisions import MAX_FIRST, Canary
 from durable.operations.eligibility import starts_of_bulk
 from durable.operations.verbs import RUN_VERBS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import migrations
 
-from durable.store.partitions.operations import Partition
+from durable.store.partitions.layout import Partition
 from durable.store.routines.operations import LockTimeout
 
 

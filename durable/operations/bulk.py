@@ -26,7 +26,7 @@ from durable.core.records import ActionOutcome, RunState
 from durable.core.registry import BULK, replays_prefix
 from durable.operations import audit
 from durable.operations.audit import REFUSALS, Actor, acting_as, audited, outcome_of
-from durable.operations.canary import Canary
+from durable.operations.bulk_decisions import Canary
 from durable.operations.common import in_async
 from durable.operations.eligibility import (
     MAX_COUNTED,
@@ -207,8 +207,8 @@ def apply(
     `expected` is the number of runs that `eligible` found. If another number allows the verb by now, nothing is done.
 
     With a `canary`, the verb is applied to the first runs alone, and the bulk stops if they fail
-    (`durable.operations.canary`). With a `rate`, at most so many runs are processed in a second. Both are done in the
-    background.
+    (`durable.operations.bulk_decisions`). With a `rate`, at most so many runs are processed in a second. Both are done
+    in the background.
 
     Raises ValueError, also for a grave verb on a selection that nothing limits; TypeError; BulkCountError if the number
     is not the expected one; RunConflictError if the id belongs to another run; and OperationDeniedError if the actor

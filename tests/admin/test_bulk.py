@@ -18,7 +18,7 @@ from durable import get_run, operations
 from durable.core.records import ActionRecord
 from durable.models import Cause, OperatorAction, Run
 from durable.operations import Actor, acting_as, bulk
-from durable.operations.canary import Canary
+from durable.operations.bulk_decisions import Canary
 from durable.runtime import current
 from tests.admin import flows
 from tests.admin.conftest import Stage

@@ -18,7 +18,7 @@ import redis
 from durable import Handle, get_run
 from durable.models import OperatorAction, RateKey, Reservation, Run, Slot
 from durable.operations import Actor, acting_as, bulk
-from durable.operations.canary import Canary
+from durable.operations.bulk_decisions import Canary
 from tests.e2e.workers import Workers
 from tests.faults.dying import DEATHS, DIED_AT
 from tests.faults.workflows import limited, mended, metered

@@ -20,8 +20,7 @@ from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Chosen, Filtered
 from durable.models import Cause, Failure, OperatorAction, Run
 from durable.operations import Actor, acting_as, bulk, plan_replay, replay, settle
-from durable.operations.bulk_decisions import go_on
-from durable.operations.canary import Canary
+from durable.operations.bulk_decisions import Canary, go_on
 from durable.operations.eligibility import HELD
 from durable.operations.settle import settle_held
 from durable.testing import Harness

@@ -15,8 +15,7 @@ from durable import Context, Handle, get_run, workflow
 from durable.errors import BulkNotStoppedError, BulkOrderError, OperationDeniedError
 from durable.inspection.bulks import find_bulk
 from durable.operations import Actor, acting_as, bulk
-from durable.operations.bulk_decisions import go_on, stop_here
-from durable.operations.canary import Canary
+from durable.operations.bulk_decisions import Canary, go_on, stop_here
 from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash
 from tests.support.stores import passed

@@ -23,7 +23,7 @@ from durable.core.records import RunRecord, RunState
 from durable.store import Store
 from durable.store.postgres import PostgresStore, libpq, sql_functions
 from durable.store.postgres.libpq import SQLFunction
-from durable.store.routines.definitions import Function, read
+from durable.store.routines.operations import Function, read
 from durable.store.tables.rows import ENTRY, METADATA
 from tests.store.conftest import POSTGRES, SQLITE
 from tests.store.family import a_child, finish, start_children

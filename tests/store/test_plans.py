@@ -22,8 +22,7 @@ from durable.core.limits.ranks import Ranking
 from durable.core.records import EntryStatus, RunRecord
 from durable.models import Entry
 from durable.store.postgres import PostgresStore
-from durable.store.routines.definitions import Function
-from durable.store.routines.operations import ROUTINES
+from durable.store.routines.operations import ROUTINES, Function
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.store.conftest import POSTGRES

@@ -26,8 +26,7 @@ from durable.models import Entry, Run
 from durable.store import store_for
 from durable.store.postgres import PostgresStore
 from durable.store.routines import differences
-from durable.store.routines.definitions import Function, Trigger
-from durable.store.routines.operations import ROUTINES, CreateRoutines
+from durable.store.routines.operations import ROUTINES, CreateRoutines, Function, Trigger
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.store.conftest import POSTGRES

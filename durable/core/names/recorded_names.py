@@ -105,6 +105,7 @@ class _InForce(NamedTuple):
 #: The moves of durable's own classes: a step may have returned their instances, or a bulk may have been given one.
 OWN: Final = (
     Move("durable.operations.families:ChildrenFirst", "durable.operations.bulk:ChildrenFirst"),
+    Move("durable.operations.canary:Canary", "durable.operations.bulk_decisions:Canary"),
     Move("durable.operations.run_info:RunInfo", "durable.operations.queries:RunInfo"),
     Move("durable.operations.history:HistoryEntry", "durable.operations.queries:HistoryEntry"),
     Move("durable.operations.comparison:HistoryDifference", "durable.operations.queries:HistoryDifference"),

@@ -19,8 +19,7 @@ from django.db import connections, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
-from durable.store.routines.definitions import Function, Routine, Trigger
-from durable.store.routines.operations import GUARDS, ROUTINES, created_by
+from durable.store.routines.operations import GUARDS, ROUTINES, Function, Routine, Trigger, created_by
 
 logger = logging.getLogger("durable.store")
 
