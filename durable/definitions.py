@@ -36,10 +36,10 @@ from durable.core.errors import UndiscoveredWorkflowError
 from durable.core.ids import check_id, check_queue
 from durable.core.limits.workflow_limits import Limit, WorkflowLimits
 from durable.core.location import escape
-from durable.core.message_types import MessageTypes
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.core.outcomes import WHEN_EXHAUSTED, WhenExhausted
 from durable.core.records import WhenParentEnds
+from durable.core.registry import MessageTypes
 from durable.core.results import frozen
 from durable.core.signatures import advised
 from durable.core.tags import TagValue

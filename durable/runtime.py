@@ -21,10 +21,9 @@ from durable.codec.binding import decode_at, encode_at, rebound
 from durable.conf import conf
 from durable.core import clock, registry
 from durable.core.effects import Call, Operation
-from durable.core.message_types import MessageTypes
 from durable.core.places import Place
 from durable.core.records import SavedDetails, StatusRecord, StepChunk
-from durable.core.registry import UnknownWorkflowError, WorkflowDefinition
+from durable.core.registry import MessageTypes, UnknownWorkflowError, WorkflowDefinition
 from durable.core.scope import Scope
 from durable.store import Store, store_for
 

@@ -24,7 +24,6 @@ from durable.core.errors import RunDeadlineError
 from durable.core.limits.slot_records import LIMIT, SlotChange
 from durable.core.location import escape, is_awaited, value_name
 from durable.core.message_claims import MessageClaims
-from durable.core.message_types import MessageTypes
 from durable.core.names.renames import names_of
 from durable.core.new_runs import key_of
 from durable.core.outcomes import WhenExhausted, is_unsettled
@@ -52,6 +51,7 @@ from durable.core.records import (
     TagChange,
     Uncommitted,
 )
+from durable.core.registry import MessageTypes
 from durable.core.tags import newest_pruned, with_pruned
 from durable.core.time_limits import RunLimits
 from durable.core.transitions import progressed

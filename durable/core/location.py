@@ -126,19 +126,12 @@ def iteration_segment(number: int) -> str:
     return f"~{number}"
 
 
-def compensation_segment(number: int) -> str:
-    """Return the segment of a scope's n-th compensation, numbered as sends are."""
-    return f"compensate~{number}"
+def numbered_segment(kind: str, number: int) -> str:
+    """Return the segment of a scope's n-th send, compensation or call that tags the run: they have no name.
 
-
-def send_segment(number: int) -> str:
-    """Return the segment of a scope's n-th send. Sends have no name and are numbered from 0."""
-    return f"send~{number}"
-
-
-def tag_segment(number: int) -> str:
-    """Return the segment of a scope's n-th call that tags the run, numbered as sends are."""
-    return f"tag~{number}"
+    They are numbered from 0, each kind by itself.
+    """
+    return f"{kind}~{number}"
 
 
 def value_segment(name: str, number: int) -> str:

@@ -469,7 +469,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
     """
     check_queue_of_send(queue)
     target = to if to is not None else scope.journal.run.id
-    node = scope.cursor.match_send()
+    node = scope.cursor.match_numbered(EntryKind.SEND)
     entry = node.entry
     if entry is None:
         message_id = scope.environment.new_id()

@@ -11,7 +11,7 @@ from typing import NoReturn
 from durable.core.divergences import BLOCK, Divergence, DivergenceKind, OperationAt
 from durable.core.errors import HistoryDivergedError
 from durable.core.journal import Journal, Node
-from durable.core.location import compensation_segment, escape, join, listed, send_segment, tag_segment, value_segment
+from durable.core.location import escape, join, listed, numbered_segment, value_segment
 from durable.core.mistakes import is_mistake
 from durable.core.records import EntryKind, EntryStatus
 
@@ -24,15 +24,13 @@ _FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
 class ReplayCursor:
     """The position of a scope's code in the history."""
 
-    __slots__ = ("_compensations", "_journal", "_parent", "_sends", "_tags", "_used", "_values", "location", "node")
+    __slots__ = ("_journal", "_numbers", "_parent", "_used", "_values", "location", "node")
 
     def __init__(self, journal: Journal, node: Node, parent: ReplayCursor | None) -> None:
         self._journal = journal
         self._parent = parent
         self._used: set[str] = set()
-        self._sends = 0
-        self._compensations = 0
-        self._tags = 0
+        self._numbers: dict[str, int] = {}  # how many operations without a name there were, by kind
         self._values: dict[str, int] | None = None  # how many were published, by name
         self.node = node
         self.location: str = node.location
@@ -46,20 +44,14 @@ class ReplayCursor:
         """
         return self._match(kind, escape(name))
 
-    def match_send(self, kind: EntryKind = EntryKind.SEND) -> Node:
-        """Return the node of this scope's next send, or of the `removed` that stands in for one."""
-        self._sends += 1
-        return self._match(kind, send_segment(self._sends - 1))
+    def match_numbered(self, kind: EntryKind, *, is_removed: bool = False) -> Node:
+        """Return the node of this scope's next send, compensation or call that tags the run.
 
-    def match_compensation(self, kind: EntryKind = EntryKind.COMPENSATE) -> Node:
-        """Return the node of this scope's next compensation, or of the `removed` that stands in for one."""
-        self._compensations += 1
-        return self._match(kind, compensation_segment(self._compensations - 1))
-
-    def match_tag(self, kind: EntryKind = EntryKind.TAG) -> Node:
-        """Return the node of this scope's next call that tags the run, or of the `removed` that stands in for one."""
-        self._tags += 1
-        return self._match(kind, tag_segment(self._tags - 1))
+        With `is_removed`, that of the `removed` that stands in for one.
+        """
+        number = self._numbers.get(kind, 0)
+        self._numbers[kind] = number + 1
+        return self._match(EntryKind.REMOVED if is_removed else kind, numbered_segment(kind, number))
 
     def match_value(self, name: str, kind: EntryKind = EntryKind.PUBLISH) -> Node:
         """Return the node of this scope's next value under this name, or of the `removed` that stands in for one."""

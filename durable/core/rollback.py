@@ -205,7 +205,7 @@ def compensate(scope: Scope, reason: str) -> Operation:
             "which others run: raise an error in the branch, or compensate after the join or race"
         )
     journal = scope.journal
-    node = scope.cursor.match_compensation()
+    node = scope.cursor.match_numbered(EntryKind.COMPENSATE)
     entry = node.entry
     if entry is None or entry.status != EntryStatus.COMPLETED:
         left = compensable(journal)

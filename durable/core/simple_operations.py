@@ -73,7 +73,7 @@ def tag(scope: Scope, tags: Mapping[str, TagValue]) -> Operation:
     if not tags:
         raise TypeError('tag() takes at least one tag: ctx.tag(stage="paid")')
     texts = check_tags(tags)
-    node = scope.cursor.match_tag()
+    node = scope.cursor.match_numbered(EntryKind.TAG)
     entry = node.entry
     if entry is None:
         journal = scope.journal
@@ -147,12 +147,8 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
 
 def _match(scope: Scope, name: str, kind: str) -> Node:
     # sends, compensations and tags have no names: they are numbered, and a removed one keeps its number
-    if kind == EntryKind.SEND:
-        return scope.cursor.match_send(EntryKind.REMOVED)
-    if kind == EntryKind.COMPENSATE:
-        return scope.cursor.match_compensation(EntryKind.REMOVED)
-    if kind == EntryKind.TAG:
-        return scope.cursor.match_tag(EntryKind.REMOVED)
+    if kind in (EntryKind.SEND, EntryKind.COMPENSATE, EntryKind.TAG):
+        return scope.cursor.match_numbered(EntryKind(kind), is_removed=True)
     if kind == EntryKind.PUBLISH:  # a name may be used again
         return scope.cursor.match_value(name, EntryKind.REMOVED)
     return scope.cursor.match(EntryKind.REMOVED, name)

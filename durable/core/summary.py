@@ -37,6 +37,10 @@ _HELD: Final = (_UNKNOWN, _EXHAUSTED)
 _TYPE_LIMIT: Final = 60  # characters of an error's type
 #: The kinds that mention other runs, each with its counterpart that does not.
 _ALONE: Final = {_AWAITING: "awaiting_one", _IN_LINE: "lined", _RATED: "paced"}
+#: The kinds of waits that are not for the next attempt of something that has failed.
+_AT_REST: Final = frozenset(
+    {"asleep", "answering", "asking_person", "asking_of", "event", "mapping", *_HELD, *_ALONE, *_ALONE.values()}
+)
 #: Why a child was cancelled, in words: with its parent, or because the parent has taken its start back.
 DROPPED: Final = 'its parent "{parent}" has taken its start back'
 PARENT_ENDED: Final = 'its parent "{parent}" has ended ({state})'
@@ -141,48 +145,34 @@ class Summary(str):
         return _doing(self.words, self.facts["doing"]) if self.kind is SummaryKind.WAITING else ""
 
     @property
+    def _awaited(self) -> list[str]:
+        """The kinds of what the run is waiting for, in their order."""
+        return [each["kind"] for each in self.facts["doing"]] if self.kind is SummaryKind.WAITING else []
+
+    @property
     def is_backing_off(self) -> bool:
         """Whether the run is waiting for a step's next attempt, before anything else."""
-        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
-        return bool(doing) and doing[0]["kind"] == _BACKING_OFF
+        return self._awaited[:1] == [_BACKING_OFF]
 
     @property
     def is_in_line(self) -> bool:
         """Whether the run is waiting for a slot of a limit, and for nothing before it."""
-        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
-        return bool(doing) and doing[0]["kind"] in (_IN_LINE, _ALONE[_IN_LINE])
+        return any(kind in (_IN_LINE, _ALONE[_IN_LINE]) for kind in self._awaited[:1])
 
     @property
     def is_rated(self) -> bool:
         """Whether the run is waiting for its moment in the rate of a limit, and for nothing before it."""
-        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
-        return bool(doing) and doing[0]["kind"] in (_RATED, _ALONE[_RATED])
+        return any(kind in (_RATED, _ALONE[_RATED]) for kind in self._awaited[:1])
 
     @property
     def is_trying_again(self) -> bool:
         """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
-        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
-        return self.kind is SummaryKind.HANDLER_BACKOFF or any(
-            each["kind"]
-            not in (
-                "asleep",
-                "answering",
-                "asking_person",
-                "asking_of",
-                "event",
-                "mapping",
-                *_HELD,
-                *_ALONE,
-                *_ALONE.values(),
-            )
-            for each in doing
-        )
+        return self.kind is SummaryKind.HANDLER_BACKOFF or not _AT_REST.issuperset(self._awaited)
 
     @property
     def is_held(self) -> bool:
         """Whether a step of the run waits for a person."""
-        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
-        return any(each["kind"] in _HELD for each in doing)
+        return any(kind in _HELD for kind in self._awaited)
 
     @property
     def without_others(self) -> Summary:

@@ -26,11 +26,11 @@ from durable.core.errors import STOPPED, PayloadError
 from durable.core.ids import new_id
 from durable.core.journal import Event
 from durable.core.links import HiddenTokens
-from durable.core.message_types import MessageTypes
 from durable.core.names.recorded_names import resolve_name
 from durable.core.outcomes import HeldReason
 from durable.core.places import Place
 from durable.core.records import TOO_LONG_HISTORY, RunRecord, RunState, StepChunk
+from durable.core.registry import MessageTypes
 from durable.core.saves import StatusSlot
 from durable.execution.connections import DATABASE_TROUBLE, OpenTransactions
 from durable.instrumentation import observers

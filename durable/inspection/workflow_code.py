@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from durable.core import registry
 from durable.core.body_types import example_of, schema_of
-from durable.core.message_types import MessageTypes
-from durable.core.registry import WorkflowDefinition
+from durable.core.registry import MessageTypes, WorkflowDefinition
 
 LONGEST_DEFAULT: Final = 200  # characters
 MAX_SOURCE: Final = 100_000  # characters

@@ -54,9 +54,6 @@ class Child(Row):
             ),
         ]
 
-    def __str__(self) -> str:
-        return self.run_id
-
     record = Recorded(ChildRecord)
 
 
@@ -90,9 +87,6 @@ class Cascade(Row):
     )
     began_at = models.DateTimeField()
 
-    def __str__(self) -> str:
-        return self.run_id
-
 
 class ChildGroup(Row):
     """The children of one operation of a run (`durable.core.records.GroupRecord`), with the parent's decisions.
@@ -125,9 +119,6 @@ class ChildGroup(Row):
                 name="durable_group_on_failure_is_known",
             ),
         ]
-
-    def __str__(self) -> str:
-        return self.id
 
     @classmethod
     def of(cls, spec: GroupSpec) -> Self:
@@ -163,9 +154,6 @@ class GroupTally(Row):
     class Meta:
         verbose_name_plural = "group tallies"
 
-    def __str__(self) -> str:
-        return self.group_id
-
 
 class Turn(Row):
     """A child that waits for its turn in its group, because as many as may run at once do. The row is deleted when the
@@ -185,6 +173,3 @@ class Turn(Row):
 
     class Meta:
         indexes = [models.Index(fields=["group", "position"], name="durable_turn_in_order")]
-
-    def __str__(self) -> str:
-        return self.run_id

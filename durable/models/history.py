@@ -260,9 +260,6 @@ class HistoryCount(Row):
             models.Index(fields=["noted_at"], condition=Q(noted_at__isnull=False), name="durable_historycount_noted")
         ]
 
-    def __str__(self) -> str:
-        return self.run_id
-
 
 class StepSave(Row):
     """The newest save of the attempts of one step (`durable.core.records.SavedDetails`); `details` is codec text.

@@ -181,9 +181,6 @@ class KeyedSend(Row):
     input = SafeTextField[str | None, str | None](null=True, blank=True)
     was_first = models.BooleanField(default=False)
 
-    def __str__(self) -> str:
-        return self.message_id
-
 
 class IdempotencyKey(Row):
     """A key that a client gave to a request, the request's fingerprint, and the answer.

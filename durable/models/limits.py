@@ -29,9 +29,6 @@ class Limit(Row):
     at_once = models.IntegerField()
     override = models.IntegerField(null=True, blank=True)
 
-    def __str__(self) -> str:
-        return self.name
-
     @property
     def number(self) -> int:
         """The number of slots of each key that may be held."""
@@ -116,9 +113,6 @@ class RateLimit(Row):
     override_rate = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
     override_spacing = models.BigIntegerField(default=0, db_default=0)
     override_burst = models.IntegerField(default=0, db_default=0)
-
-    def __str__(self) -> str:
-        return self.name
 
     @property
     def code_says(self) -> Rate:

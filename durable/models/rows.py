@@ -47,6 +47,9 @@ class Row(models.Model):
     class Meta:
         abstract = True
 
+    def __str__(self) -> str:
+        return str(self.pk)
+
     def refresh_from_db(
         self,
         using: str | None = None,

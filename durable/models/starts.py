@@ -43,9 +43,6 @@ class RunRank(Row):
     share = NameField[str, str](max_length=MAX_ID, blank=True)
     weight = models.FloatField()
 
-    def __str__(self) -> str:
-        return self.run_id
-
     record = Recorded(Ranking)
 
 
@@ -59,9 +56,6 @@ class WorkflowEnd(Row):
 
     class Meta:
         default_permissions = ()
-
-    def __str__(self) -> str:
-        return self.workflow
 
 
 class Lane(Row):
@@ -107,9 +101,6 @@ class RunLimit(Row):
     worked = models.FloatField(default=0.0)
     in_doubt = MomentField(null=True, blank=True)
 
-    def __str__(self) -> str:
-        return self.run_id
-
     record = Recorded(RunLimits)
 
 
@@ -150,9 +141,6 @@ class HeldStart(Row):
 
     class Meta:
         indexes = [models.Index(fields=["workflow", "run"], name="durable_heldstart_by_workflow")]
-
-    def __str__(self) -> str:
-        return self.run_id
 
 
 _PACKED: Final = 1_000  # characters: of 200, each of which may be written with five

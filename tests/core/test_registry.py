@@ -19,9 +19,8 @@ from durable import BlockResult, Handle, MapChild, MapResult, RaceResult, StepRe
 from durable.apps import DurableConfig
 from durable.core import registry
 from durable.core.limits.workflow_limits import WorkflowLimits
-from durable.core.message_types import MessageTypes
 from durable.core.outcomes import WhenExhausted
-from durable.core.registry import EndFunction, Registry, UnknownWorkflowError
+from durable.core.registry import EndFunction, MessageTypes, Registry, UnknownWorkflowError
 from durable.definitions import Input
 from tests.support.definitions import Definition, one, other
 

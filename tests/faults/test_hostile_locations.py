@@ -52,6 +52,6 @@ def test_a_location_that_is_too_long_is_refused(names: list[str]) -> None:
 
 
 def test_no_name_looks_like_a_segment_of_the_engines() -> None:
-    taken = {location.iteration_segment(3), location.send_segment(3), location.ANY_QUEUE}
+    taken = {location.iteration_segment(3), location.numbered_segment("send", 3), location.ANY_QUEUE}
     assert location.escape("~3") not in taken
     assert location.escape("send~3") not in taken

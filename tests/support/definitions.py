@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from durable.core.limits.workflow_limits import WorkflowLimits
-from durable.core.message_types import MessageTypes
 from durable.core.outcomes import WhenExhausted
-from durable.core.registry import EndFunction
+from durable.core.registry import EndFunction, MessageTypes
 
 
 def one(ctx: object) -> None: ...
