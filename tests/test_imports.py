@@ -71,8 +71,8 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "inspection": (
         ("inspection",),
         (
-            *("runtime", "retention", "rollups", "marks", "store", "notifier", "models", "schedules", "codec"),
-            *("settings", "core"),
+            *("operations", "runtime", "retention", "rollups", "marks", "store", "notifier", "models", "schedules"),
+            *("codec", "settings", "core"),
         ),
     ),
     "replay_check": (
@@ -287,6 +287,14 @@ def test_the_core_imports_the_standard_library_only() -> None:
         and found.imported.partition(".")[0] not in sys.stdlib_module_names
     ]
     assert strangers == []
+
+
+def test_the_read_side_knows_only_what_verbs_declare() -> None:
+    found = {each.imported for each in imports() if layer_of(each.module) == "inspection"}
+    assert {each for each in found if layer_of(each) == "operations"} == {
+        "durable.operations.audit",
+        "durable.operations.verbs",
+    }
 
 
 def test_operators_surfaces_write_through_operations_only() -> None:

@@ -32,7 +32,7 @@ from durable.core.errors import (
     StaleRunError,
 )
 from durable.core.registry import BULK, UnknownWorkflowError
-from durable.inspection.actions import possible_verbs, verb_note
+from durable.inspection.actions import verb_note
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.explanation import explain_fully
 from durable.inspection.progress import open_keys_of_long
@@ -41,7 +41,7 @@ from durable.models import Run
 from durable.operations.audit import OperationDeniedError, UnseenRunError, acting_as, audited, needed_by, revision
 from durable.operations.eligibility import starts_of_run
 from durable.operations.options import Flag
-from durable.operations.verbs import RUN_VERBS, RunVerb
+from durable.operations.verbs import RUN_VERBS, RunVerb, possible_verbs
 
 
 class Refusal(Exception):  # not an error: the page shows this text instead of "done"

@@ -29,7 +29,6 @@ from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.records import ENDED
 from durable.core.registry import BULK as BULK_RUN
-from durable.inspection.actions import possible_verbs
 from durable.inspection.bulks import BulkSummary, FailedAgain, failed_again, find_bulk, order_words, refusals
 from durable.inspection.causes import CauseOfBulk, causes_among, count_repeated
 from durable.inspection.explanation import explain
@@ -44,7 +43,7 @@ from durable.models.run import RunQuerySet
 from durable.operations import bulk
 from durable.operations.audit import PERMISSIONS
 from durable.operations.eligibility import Selection, place_of, starts_of_bulk
-from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
+from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, STOPS, RunVerb, possible_verbs
 
 _MOST_IDS = 500  # ids that one page can select
 _MOST_WORKFLOWS = 5  # that the page names
@@ -436,13 +435,11 @@ def _verbs(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[
     """Return the other verbs that the bulk's run allows: title, address, and whether it is grave."""
     if found.run is None:
         return []
-    names = [
-        name
-        for name in possible_verbs(found.run)
-        if name in ("pause", "resume", "cancel") and access.may(request, PERMISSIONS[name])
-    ]
+    verbs = [RUN_VERBS[name] for name in possible_verbs(found.run) if name in {*STOPS, "resume"}]
     return [
-        (str(RUN_VERBS[name].title), admin.url("act", found.run.id, name), RUN_VERBS[name].is_grave) for name in names
+        (str(each.title), admin.url("act", found.run.id, each.action), each.is_grave)
+        for each in verbs
+        if access.may(request, each.permission)
     ]
 
 

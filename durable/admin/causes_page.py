@@ -24,6 +24,7 @@ from durable.inspection.undone import is_undone
 from durable.inspection.wording import command
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.causes import mute, note, unmute
+from durable.operations.verbs import RUN_VERBS
 
 SAMPLES: Final = 10  # runs on the page of a cause
 CANARY: Final = {"first": 5, "stop_after": 3}  # runs that the page proposes to try first
@@ -135,14 +136,14 @@ def _page(
         else "",
         "pauses": [
             overview.Verb(
-                title=gettext("Pause the open runs of %(workflow)s") % {"workflow": workflow},
+                title=each.of_workflow % {"workflow": workflow},
                 url=overview.bulk_url(
-                    "pause",
-                    overview.query_of(RunCriteria(workflow=workflow), with_children=with_children),
-                    site,
+                    each.action, overview.query_of(RunCriteria(workflow=workflow), with_children=with_children), site
                 ),
             )
             for workflow, _ in ([] if is_limited else spread.workflows[:MOST_PAUSES])
+            for each in RUN_VERBS.values()
+            if each.of_workflow
         ],
         "holds": [] if is_limited else _holds(admin, [workflow for workflow, _ in spread.workflows[:MOST_PAUSES]]),
         "rows": [(run, explain(run, now, within=within), attempts.get(run.id, 0)) for run in runs],

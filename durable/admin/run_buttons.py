@@ -16,7 +16,6 @@ from durable.admin import access
 from durable.admin.pages import AdminPages
 from durable.core.people import QUEUES
 from durable.core.records import RunState
-from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import RunningStep
 from durable.inspection.explain_states import Explanation, awaited_queues
 from durable.inspection.wording import command
@@ -24,7 +23,7 @@ from durable.models import Run
 from durable.operations import people
 from durable.operations.audit import PERMISSIONS
 from durable.operations.people import Question
-from durable.operations.verbs import RUN_VERBS
+from durable.operations.verbs import RUN_VERBS, possible_verbs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from durable.admin.forms import SettleForm
 from durable.admin.pages import AdminPages
 from durable.core.outcomes import ONCE, VERIFY
 from durable.core.transitions import ALLOWED
-from durable.inspection.actions import possible_verbs
 from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.held import HeldHere, held_of
 from durable.inspection.payloads import redacted_error
@@ -22,7 +21,7 @@ from durable.inspection.reading import reading
 from durable.inspection.wording import command, display_location
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, revision
-from durable.operations.verbs import RUN_VERBS
+from durable.operations.verbs import RUN_VERBS, possible_verbs
 
 _VERB = RUN_VERBS["settle"]
 

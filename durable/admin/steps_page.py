@@ -14,7 +14,6 @@ from durable.admin.pages import AdminPages
 from durable.admin.payload_page import view_of
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
-from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import ActivityPage, activities_of, list_activities, read_stack, saved_by
 from durable.inspection.entry_detail import EntryDetail, read_entry_detail
 from durable.inspection.pagination import InvalidCursorError
@@ -22,6 +21,7 @@ from durable.inspection.payloads import pretty, redacted_error, redacted_traceba
 from durable.inspection.wording import command, display_location, kind_in_words, told
 from durable.models import Entry, Run
 from durable.operations.audit import PERMISSIONS
+from durable.operations.verbs import possible_verbs
 
 _NEAR = 100  # ordinals to search first for the entries before and after
 

@@ -1,16 +1,13 @@
-"""Operators' verbs: searches of the audit log, marks on a run's time axis, the verbs that a state allows and what they
-mean beyond it, saved views.
+"""Operators' verbs: searches of the audit log, marks on a run's time axis, what a verb means beyond the run's state,
+saved views.
 
 A search by run, bulk, user or time follows an index. Any other condition is checked on a bounded number of rows, the
 newest ones before the end of the wanted time.
-
-For display, not for decisions: the verb itself decides again, under the run's lock.
-`durable.operations.audit.PERMISSIONS` has the permission that each verb needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -24,10 +21,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from durable.core.entry_shapes import readable
 from durable.core.location import listed
 from durable.core.outcomes import HELD, ONCE, HeldReason
-from durable.core.records import ENDED, WITH_WORKER, ActionOutcome, EntryKind, EntryStatus, Request, RunState
-from durable.core.registry import INTERNAL, is_stopped
-from durable.core.summary import is_held
-from durable.core.transitions import ALLOWED
+from durable.core.records import ENDED, ActionOutcome, EntryKind, EntryStatus
 from durable.inspection.family import cancel_note, pause_note
 from durable.inspection.humanize import shortened
 from durable.inspection.pagination import on_visible
@@ -36,7 +30,7 @@ from durable.inspection.reading import read_alias
 from durable.inspection.wording import display_location
 from durable.models import OperatorAction, Run, SavedView
 from durable.models.run import RunQuerySet
-from durable.notifier.redis_clients import queue_names
+from durable.operations.verbs import RUN_VERBS, STOPS
 
 WINDOW: Final = 100_000  # rows to search if no index serves a condition
 WINDOW_OF_VISIBLE: Final = 10_000  # rows to search for those on runs that a user may see
@@ -142,46 +136,10 @@ def detail_without_runs(action: OperatorAction) -> str:
     return action.detail.partition(_STARTED)[0].rstrip(", ")
 
 
-def possible_verbs(run: Run) -> tuple[str, ...]:
-    """Return the verbs that fit the run's current state, the likeliest first."""
-    is_asked_to_pause = run.pending_request == Request.PAUSE
-    is_asked_to_cancel = run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK)
-    is_internal = run.workflow.startswith(INTERNAL)
-    is_stopped_bulk = is_stopped(run.workflow, run.state, run.waiting_for)
-    is_compensating = bool(run.state_after_rollback) or run.state == RunState.ROLLING_BACK
-    has_held = run.state not in ENDED and is_held(run.summary)
-    allowed = {verb: run.state in states for verb, states in ALLOWED.items()}
-    possible = {
-        "go_on": is_stopped_bulk,
-        "stop_here": is_stopped_bulk,
-        "settle": has_held,
-        "recover": allowed["recover"] or has_held,
-        "resume": allowed["resume"] or is_asked_to_pause,
-        "wake": allowed["wake"],
-        "send": run.state not in ENDED and not is_internal,
-        "pause": allowed["pause"] and not is_asked_to_pause,
-        "cancel": allowed["cancel"] and not is_compensating and not is_asked_to_cancel,
-        "abandon": run.state in WITH_WORKER
-        and run.lease_expires_at is not None,  # the activities say whether a step runs
-        "replay": run.started_at is not None
-        and not is_internal,  # the plan says whether a replay from a certain step is possible
-        "restart": not is_internal,
-        "move": allowed["move"] and any(each != run.queue for each in queue_names()),
-    }
-    return tuple(verb for verb, is_possible in possible.items() if is_possible)
-
-
 _MOST: Final = 50
 _AT_ONCE: Final = timedelta(seconds=1)  # between an operator's cancel and the end of the run
 _DONE: Final = {
-    "recover": gettext_lazy("recovered by %(who)s"),
-    "settle": gettext_lazy("settled by %(who)s"),
-    "wake": gettext_lazy("woken by %(who)s"),
-    "move": gettext_lazy("moved to another queue by %(who)s"),
-    "pause": gettext_lazy("paused by %(who)s"),
-    "resume": gettext_lazy("resumed by %(who)s"),
-    "cancel": gettext_lazy("cancelled by %(who)s"),
-    "replay": gettext_lazy("replayed by %(who)s"),
+    **{each.action: each.told for each in RUN_VERBS.values() if each.told},
     "send": gettext_lazy("sent a message by %(who)s"),
     "worker_died": gettext_lazy("worker %(who)s died"),
     "taken_over": gettext_lazy("taken over by %(who)s"),
@@ -226,10 +184,7 @@ def list_views(owner_key: str, *, with_shared: bool = True) -> list[SavedView]:
 _UNFINISHED: Final = [each.value for each in (EntryStatus.RUNNING, EntryStatus.UNKNOWN, EntryStatus.HELD)]
 
 #: The verbs that mean something for a run's children, and what says it.
-_OF_CHILDREN: Final[Mapping[str, Callable[[Run, RunQuerySet | None], str]]] = {
-    "pause": pause_note,
-    "cancel": cancel_note,
-}
+_OF_CHILDREN: Final = dict(zip(STOPS, (pause_note, cancel_note), strict=True))
 #: The verbs about which there may be a note.
 NOTED: Final = frozenset({*_OF_CHILDREN, "restart"})
 

@@ -33,16 +33,14 @@ from durable.models import Cause, Entry, Failure, OperatorAction, Run
 from durable.models.history import KeyIn
 from durable.models.run import RunQuerySet
 from durable.operations.eligibility import Tally
+from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS
 from durable.tag_hashes import is_hashed
 
 CAP: Final = 10_000  # rows of a bulk to count, and to search for failed runs
 _READ: Final = 500  # refused rows that are grouped
 _SHOWN: Final = 20  # runs of a group
 _REFUSED: Final = sorted(set(ActionOutcome) - {ActionOutcome.DONE})
-_FOLLOWED: Final = frozenset(
-    {"recover", "settle", "resume", "wake", "cancel", "replay"}
-)  # verbs after which a run can fail again
-
+_FOLLOWED: Final = frozenset(each for each in BULK_ACTIONS if RUN_VERBS[each].is_followed)
 _MEANT_FOR_HELD: Final = frozenset({"recover", "settle"})
 
 

@@ -34,6 +34,7 @@ from durable.models import ChildGroup, Entry, Run, Turn
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, wakeups
+from durable.operations.verbs import HALTS, STOPS
 
 _ASKED: Final = 3  # questions about held steps that an explanation has
 LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
@@ -553,7 +554,7 @@ def sleeping(facts: Facts) -> Explanation:
     if run.wake_at is not None:
         told = _("%(doing)s, next try %(when)s") if is_retrying else _("%(doing)s until %(when)s")
         headline = told % {"doing": headline, "when": until(run.wake_at, facts.now)}
-    return Explanation(headline=headline, remedies=("wake", "pause", "cancel"), location=location)
+    return Explanation(headline=headline, remedies=("wake", *STOPS), location=location)
 
 
 def _waiting_for_person(facts: Facts, why: str = "") -> Explanation:
@@ -699,7 +700,7 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
     if holder is not None and holder.run_id == facts.run.id and holder.kind != SlotKind.OPEN:
         headline = _("In line for limit %(limit)s for %(span)s, of which it holds a slot itself") % told
         detail = _("A durable_worker takes the slot back within two minutes. To have it done now, wake the run")
-        return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", "pause", "cancel"))
+        return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", *STOPS))
     if facts.paused is not None:
         hold = facts.paused
         told |= {"queue": facts.run.queue, "who": hold.held_by, "held": facts.since(hold.held_at)}
@@ -713,7 +714,7 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
         return Explanation(
             headline=f"{headline}: {shortened(hold.reason)}" if hold.reason else headline,
             detail=_("It keeps its place. Free slots go to runs of other queues until the queue is resumed"),
-            remedies=("pause", "cancel"),
+            remedies=STOPS,
         )
     detail = ""
     if facts.within is not None:  # the number before it counts runs that the reader may not see
@@ -730,7 +731,7 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
         }
         if holder.kind == SlotKind.OPEN:
             detail += "; " + _('it holds it to its end (hold="open")')
-    return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
+    return Explanation(headline=headline, detail=detail, remedies=STOPS)
 
 
 def _rated(facts: Facts, wait: RateWait) -> Explanation:
@@ -757,7 +758,7 @@ def _rated(facts: Facts, wait: RateWait) -> Explanation:
             "The moments of attempts that were cancelled before it stay reserved. Setting the rate, to what it is or to "
             "another one, gives all moments anew: this one would begin %(when)s. %(command)s"
         ) % {"when": until(wait.sooner, facts.now), "command": again}
-    return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
+    return Explanation(headline=headline, detail=detail, remedies=STOPS)
 
 
 def _unknown_workflow(facts: Facts) -> Explanation:
@@ -787,7 +788,7 @@ def _diverged_and_tried_again(facts: Facts) -> Explanation:
         detail=_("%(error)s. If no deploy is under way, fix the code, with ctx.removed() or ctx.get_version()")
         % {"error": _misfit(told_divergence(facts.quoted_error))},
         needs_attention=True,
-        remedies=("wake", "pause"),
+        remedies=("wake", *HALTS),
     )
 
 
@@ -797,7 +798,7 @@ def _mistaken(facts: Facts) -> Explanation:
         detail=_("%(error)s. Nothing is undone meanwhile. If no deploy is under way, fix the code")
         % {"error": _misfit(facts.quoted_error)},
         needs_attention=True,
-        remedies=("wake", "pause"),
+        remedies=("wake", *HALTS),
     )
 
 
@@ -969,11 +970,11 @@ def rolling_back(facts: Facts) -> Explanation:
     if is_waiting and facts.summary.is_held:
         return _waiting_for_person(facts, why)
     if is_waiting and (of_children := compensating_children(facts)) is not None:
-        return Explanation(headline=of_children, detail=shortened(why), remedies=("pause",))
+        return Explanation(headline=of_children, detail=shortened(why), remedies=HALTS)
     if run.wake_at is not None and run.wake_at > now:
         headline = _("Compensating; a rollback handler has failed, next try %(when)s")
         headline %= {"when": until(run.wake_at, now)}
-        return Explanation(headline=headline, detail=shortened(why), remedies=("wake", "pause"))
+        return Explanation(headline=headline, detail=shortened(why), remedies=("wake", *HALTS))
     if facts.running and facts.is_held:
         return _in_steps(facts, is_compensating=True)
-    return Explanation(headline=_("Compensating"), detail=shortened(why), remedies=("pause",))
+    return Explanation(headline=_("Compensating"), detail=shortened(why), remedies=HALTS)

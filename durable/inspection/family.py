@@ -30,6 +30,7 @@ from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 from durable.operations.eligibility import Tally
+from durable.operations.verbs import HALTS
 
 CAP: Final = 10_000  # children of a run to count, and to examine for one page
 PAGE: Final = 50
@@ -338,7 +339,7 @@ def pause_note(run: Run, within: RunQuerySet | None) -> str:
         "%(number)s open children are not paused with it, and go on: %(command)s",
         number,
     )
-    pausing = f"{command('children', run.id, output='ids')} | {command('pause', '-')}"
+    pausing = f"{command('children', run.id, output='ids')} | {command(*HALTS, '-')}"
     return text % {"number": Count(number=number, is_capped=counts.is_capped), "command": pausing}
 
 

@@ -27,6 +27,7 @@ from durable.core.location import display_location as location_in_words
 from durable.core.words import Sentence, Words, safe
 from durable.inspection.humanize import span, thousands
 from durable.inspection.reading import RETRY, ReplicaLostError, StatementTimeoutError, UnreadableError, source
+from durable.operations.audit import ACTIONS
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
@@ -87,57 +88,10 @@ _KINDS: Final[Mapping[str, StrPromise]] = {
 }
 
 _VERBS: Final[Mapping[str, StrPromise]] = {
-    "start": pgettext_lazy("verb", "start"),
-    "restart": pgettext_lazy("verb", "restart"),
-    "send": pgettext_lazy("verb", "send"),
-    "publish": pgettext_lazy("verb", "publish"),
-    "ask": pgettext_lazy("verb", "ask"),
-    "delete_message": pgettext_lazy("verb", "delete message"),
-    "move_message": pgettext_lazy("verb", "move message"),
-    "wake": pgettext_lazy("verb", "wake"),
-    "move": pgettext_lazy("verb", "move"),
-    "pause": pgettext_lazy("verb", "pause"),
-    "resume": pgettext_lazy("verb", "resume"),
-    "cancel": pgettext_lazy("verb", "cancel"),
-    "abandon": pgettext_lazy("verb", "abandon"),
-    "take_stack": pgettext_lazy("verb", "take stack"),
-    "recover": pgettext_lazy("verb", "recover"),
-    "settle": pgettext_lazy("verb", "settle"),
-    "replay": pgettext_lazy("verb", "replay"),
-    "give_output": pgettext_lazy("verb", "give output"),
-    "edit_input": pgettext_lazy("verb", "edit input"),
-    "import": pgettext_lazy("verb", "import"),
-    "prune": pgettext_lazy("verb", "prune"),
-    "forget": pgettext_lazy("verb", "forget"),
+    **{name: each.words for name, each in ACTIONS.items()},
     "lost_commits": pgettext_lazy("verb", "commits lost"),
     "worker_died": pgettext_lazy("verb", "worker died"),
     "taken_over": pgettext_lazy("verb", "taken over"),
-    "mute": pgettext_lazy("verb", "mute"),
-    "unmute": pgettext_lazy("verb", "unmute"),
-    "note": pgettext_lazy("verb", "note"),
-    "pause_queue": pgettext_lazy("verb", "pause queue"),
-    "create_schedule": pgettext_lazy("verb", "create schedule"),
-    "edit_schedule": pgettext_lazy("verb", "edit schedule"),
-    "override_schedule": pgettext_lazy("verb", "override schedule"),
-    "take_back_override": pgettext_lazy("verb", "take back override"),
-    "delete_schedule": pgettext_lazy("verb", "delete schedule"),
-    "pause_schedule": pgettext_lazy("verb", "pause schedule"),
-    "resume_schedule": pgettext_lazy("verb", "resume schedule"),
-    "run_schedule": pgettext_lazy("verb", "run schedule now"),
-    "backfill_schedule": pgettext_lazy("verb", "backfill schedule"),
-    "resume_queue": pgettext_lazy("verb", "resume queue"),
-    "hold_starts": pgettext_lazy("verb", "hold starts"),
-    "release_starts": pgettext_lazy("verb", "release starts"),
-    "set_limit": pgettext_lazy("verb", "set limit"),
-    "take_back_limit": pgettext_lazy("verb", "take back limit"),
-    "set_rate": pgettext_lazy("verb", "set rate"),
-    "take_back_rate": pgettext_lazy("verb", "take back rate"),
-    "close_limit": pgettext_lazy("verb", "close limit"),
-    "open_limit": pgettext_lazy("verb", "open limit"),
-    "share": pgettext_lazy("verb", "share"),
-    "restored": pgettext_lazy("verb", "decide about a restored database"),
-    "go_on": pgettext_lazy("verb", "go on"),
-    "stop_here": pgettext_lazy("verb", "stop here"),
 }
 
 _OUTCOMES: Final[Mapping[str, StrPromise]] = {

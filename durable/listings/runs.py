@@ -16,7 +16,6 @@ from durable.core.outcomes import HeldReason
 from durable.core.places import Place
 from durable.core.records import ENDED, RunState
 from durable.core.time_limits import RunLimits
-from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.explain_states import Explanation as Explained
 from durable.inspection.explain_states import awaited_queues
@@ -48,6 +47,7 @@ from durable.listings.shapes import Seen, Shape, field
 from durable.models import Run as RunRow
 from durable.models.subjects import read_subject
 from durable.operations.audit import revision
+from durable.operations.verbs import possible_verbs
 
 STATES: Final = [state.value for state in RunState]
 SORTS: Final = [order.value for order in RunOrder if order is not RunOrder.BY_ID]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from durable.core.outcomes import HeldStep
 from durable.core.transitions import ALLOWED
+from durable.operations import lifecycle
 from durable.operations.audit import Actor, acting_as
-from durable.operations.lifecycle import abandon, cancel, move, pause, recover, resume, take_stack, wake
+from durable.operations.lifecycle import *  # noqa: F403  # the verbs
 from durable.operations.messages import Sent, aask, ask, delete_message, move_message, send, start_or_send
 from durable.operations.queries import (
     HistoryDifference,
@@ -53,12 +54,10 @@ __all__ = [
     "StartRequest",
     "Started",
     "aask",
-    "abandon",
     "acting_as",
     "aresult",
     "ask",
     "aview",
-    "cancel",
     "child_counts",
     "children",
     "delete_message",
@@ -67,20 +66,16 @@ __all__ = [
     "history",
     "info",
     "infos",
-    "move",
     "move_message",
     "open_run",
     "output",
     "parent",
     "passed_on_to",
-    "pause",
     "plan_replay",
     "record",
-    "recover",
     "replay",
     "restart",
     "result",
-    "resume",
     "send",
     "settle",
     "start",
@@ -88,9 +83,8 @@ __all__ = [
     "status",
     "summary",
     "tags",
-    "take_stack",
     "values",
     "view",
     "waiting_for",
-    "wake",
 ]
+__all__ += lifecycle.__all__

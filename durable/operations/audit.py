@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from django.core.exceptions import PermissionDenied
 from django.db import Error, connections, router
 from django.db.models import Model
+from django.utils.translation import pgettext_lazy
 
 from durable import runtime
 from durable.conf import conf
@@ -51,6 +52,9 @@ from durable.instrumentation.observers import observe_verb
 from durable.models import OperatorAction
 from durable.runtime import Runtime
 
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
 logger = logging.getLogger("durable.audit")
 
 SOURCES: Final = ("admin", "api", "cli", "code")
@@ -61,61 +65,105 @@ DENIALS_TOGETHER: Final = timedelta(minutes=10)
 
 _TRUSTED: Final = frozenset({"cli", "code"})  # a caller from these sources without a user could write the rows as well
 
-#: The permission of the app `durable` that each action needs.
-PERMISSIONS: Final[Mapping[str, str]] = {
-    "start": "start_run",
-    "restart": "start_run",
-    "send": "operate_run",
-    "publish": "operate_run",
-    "ask": "operate_run",
-    "delete_message": "operate_run",
-    "move_message": "operate_run",
-    "wake": "operate_run",
-    "move": "operate_run",
-    "pause": "operate_run",
-    "resume": "operate_run",
-    "cancel": "operate_run",
-    "abandon": "operate_run",
-    "take_stack": "view_payload",
-    "recover": "operate_run",
-    "replay": "replay_run",
-    "give_output": "give_output",
-    "edit_input": "edit_input",
-    "settle": "settle_step",
-    "import": "give_output",
-    "prune": "delete_run",
-    "forget": "delete_run",
-    "mute": "operate_run",
-    "unmute": "operate_run",
-    "note": "operate_run",
-    "pause_queue": "pause_queue",
-    "resume_queue": "pause_queue",
-    "hold_starts": "hold_workflow",
-    "release_starts": "hold_workflow",
-    "share": "share_savedview",
-    "create_schedule": "add_schedule",
-    "edit_schedule": "change_schedule",
-    "override_schedule": "change_schedule",
-    "take_back_override": "change_schedule",
-    "delete_schedule": "delete_schedule",
-    "pause_schedule": "operate_schedule",
-    "resume_schedule": "operate_schedule",
-    "run_schedule": "operate_schedule",
-    "backfill_schedule": "operate_schedule",
-    "set_limit": "change_limit",
-    "take_back_limit": "change_limit",
-    "set_rate": "change_limit",
-    "take_back_rate": "change_limit",
-    "close_limit": "change_limit",
-    "open_limit": "change_limit",
-    "go_on": "operate_run",
-    "stop_here": "operate_run",
-    "restored": "change_databasemark",
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An action: the permission of the app `durable` that it needs, its words in the audit log, and what it is in full
+    if it is not about a run.
+
+    `also` is a second permission: a schedule starts runs of any workflow with any arguments.
+    """
+
+    permission: str
+    words: StrPromise
+    act: str = ""
+    also: str = ""
+
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    "start": Action("start_run", pgettext_lazy("verb", "start")),
+    "restart": Action("start_run", pgettext_lazy("verb", "restart")),
+    "send": Action("operate_run", pgettext_lazy("verb", "send")),
+    "publish": Action("operate_run", pgettext_lazy("verb", "publish"), gettext_noop("publish an event")),
+    "ask": Action("operate_run", pgettext_lazy("verb", "ask")),
+    "delete_message": Action("operate_run", pgettext_lazy("verb", "delete message")),
+    "move_message": Action("operate_run", pgettext_lazy("verb", "move message")),
+    "wake": Action("operate_run", pgettext_lazy("verb", "wake")),
+    "move": Action("operate_run", pgettext_lazy("verb", "move")),
+    "pause": Action("operate_run", pgettext_lazy("verb", "pause")),
+    "resume": Action("operate_run", pgettext_lazy("verb", "resume")),
+    "cancel": Action("operate_run", pgettext_lazy("verb", "cancel")),
+    "abandon": Action("operate_run", pgettext_lazy("verb", "abandon")),
+    "take_stack": Action("view_payload", pgettext_lazy("verb", "take stack")),
+    "recover": Action("operate_run", pgettext_lazy("verb", "recover")),
+    "replay": Action("replay_run", pgettext_lazy("verb", "replay")),
+    "give_output": Action("give_output", pgettext_lazy("verb", "give output")),
+    "edit_input": Action("edit_input", pgettext_lazy("verb", "edit input")),
+    "settle": Action("settle_step", pgettext_lazy("verb", "settle")),
+    "import": Action("give_output", pgettext_lazy("verb", "import")),
+    "prune": Action("delete_run", pgettext_lazy("verb", "prune")),
+    "forget": Action("delete_run", pgettext_lazy("verb", "forget")),
+    "mute": Action("operate_run", pgettext_lazy("verb", "mute")),
+    "unmute": Action("operate_run", pgettext_lazy("verb", "unmute")),
+    "note": Action("operate_run", pgettext_lazy("verb", "note")),
+    "pause_queue": Action("pause_queue", pgettext_lazy("verb", "pause queue"), gettext_noop("pause a queue")),
+    "resume_queue": Action("pause_queue", pgettext_lazy("verb", "resume queue"), gettext_noop("resume a queue")),
+    "hold_starts": Action(
+        "hold_workflow", pgettext_lazy("verb", "hold starts"), gettext_noop("hold the new starts of a workflow")
+    ),
+    "release_starts": Action(
+        "hold_workflow", pgettext_lazy("verb", "release starts"), gettext_noop("release the new starts of a workflow")
+    ),
+    "share": Action("share_savedview", pgettext_lazy("verb", "share")),
+    "create_schedule": Action(
+        "add_schedule", pgettext_lazy("verb", "create schedule"), gettext_noop("create a schedule"), also="start_run"
+    ),
+    "edit_schedule": Action(
+        "change_schedule", pgettext_lazy("verb", "edit schedule"), gettext_noop("edit a schedule"), also="start_run"
+    ),
+    "override_schedule": Action(
+        "change_schedule", pgettext_lazy("verb", "override schedule"), gettext_noop("override the rule of a schedule")
+    ),
+    "take_back_override": Action(
+        "change_schedule",
+        pgettext_lazy("verb", "take back override"),
+        gettext_noop("take back the override of a schedule"),
+    ),
+    "delete_schedule": Action(
+        "delete_schedule", pgettext_lazy("verb", "delete schedule"), gettext_noop("delete a schedule")
+    ),
+    "pause_schedule": Action(
+        "operate_schedule", pgettext_lazy("verb", "pause schedule"), gettext_noop("pause a schedule")
+    ),
+    "resume_schedule": Action(
+        "operate_schedule", pgettext_lazy("verb", "resume schedule"), gettext_noop("resume a schedule")
+    ),
+    "run_schedule": Action(
+        "operate_schedule", pgettext_lazy("verb", "run schedule now"), gettext_noop("run a schedule now")
+    ),
+    "backfill_schedule": Action(
+        "operate_schedule", pgettext_lazy("verb", "backfill schedule"), gettext_noop("backfill a schedule")
+    ),
+    "set_limit": Action("change_limit", pgettext_lazy("verb", "set limit"), gettext_noop("set the number of a limit")),
+    "take_back_limit": Action(
+        "change_limit", pgettext_lazy("verb", "take back limit"), gettext_noop("take back the number of a limit")
+    ),
+    "set_rate": Action("change_limit", pgettext_lazy("verb", "set rate"), gettext_noop("set the rate of a limit")),
+    "take_back_rate": Action(
+        "change_limit", pgettext_lazy("verb", "take back rate"), gettext_noop("take back the rate of a limit")
+    ),
+    "close_limit": Action("change_limit", pgettext_lazy("verb", "close limit"), gettext_noop("close a limit")),
+    "open_limit": Action("change_limit", pgettext_lazy("verb", "open limit"), gettext_noop("open a limit")),
+    "go_on": Action("operate_run", pgettext_lazy("verb", "go on")),
+    "stop_here": Action("operate_run", pgettext_lazy("verb", "stop here")),
+    "restored": Action(
+        "change_databasemark",
+        pgettext_lazy("verb", "decide about a restored database"),
+        gettext_noop("decide about a restored database"),
+    ),
 }
-
-#: The actions that need a second permission: a schedule starts runs of any workflow with any arguments.
-_ALSO: Final[Mapping[str, str]] = {"create_schedule": "start_run", "edit_schedule": "start_run"}
-
+#: The permission of the app `durable` that each action needs.
+PERMISSIONS: Final[Mapping[str, str]] = {name: each.permission for name, each in ACTIONS.items()}
 
 #: The actions on a question to people, which says itself who may do them (`durable.operations.people`).
 OF_PEOPLE: Final = frozenset({"answer", "hand_over", "claim", "comment"})
@@ -125,33 +173,7 @@ def needed_by(action: str) -> tuple[str, ...]:
     """Return the permissions of the app `durable` that an action needs."""
     if action in OF_PEOPLE:
         return ()
-    return tuple(filter(None, (PERMISSIONS[action], _ALSO.get(action))))
-
-
-#: Descriptions of actions that are not about a run.
-_ACTS: Final[Mapping[str, str]] = {
-    "publish": gettext_noop("publish an event"),
-    "pause_queue": gettext_noop("pause a queue"),
-    "resume_queue": gettext_noop("resume a queue"),
-    "hold_starts": gettext_noop("hold the new starts of a workflow"),
-    "release_starts": gettext_noop("release the new starts of a workflow"),
-    "set_limit": gettext_noop("set the number of a limit"),
-    "take_back_limit": gettext_noop("take back the number of a limit"),
-    "set_rate": gettext_noop("set the rate of a limit"),
-    "take_back_rate": gettext_noop("take back the rate of a limit"),
-    "close_limit": gettext_noop("close a limit"),
-    "open_limit": gettext_noop("open a limit"),
-    "create_schedule": gettext_noop("create a schedule"),
-    "edit_schedule": gettext_noop("edit a schedule"),
-    "override_schedule": gettext_noop("override the rule of a schedule"),
-    "take_back_override": gettext_noop("take back the override of a schedule"),
-    "delete_schedule": gettext_noop("delete a schedule"),
-    "pause_schedule": gettext_noop("pause a schedule"),
-    "resume_schedule": gettext_noop("resume a schedule"),
-    "run_schedule": gettext_noop("run a schedule now"),
-    "backfill_schedule": gettext_noop("backfill a schedule"),
-    "restored": gettext_noop("decide about a restored database"),
-}
+    return tuple(filter(None, (ACTIONS[action].permission, ACTIONS[action].also)))
 
 
 class OperationDeniedError(OperationError, PermissionDenied):
@@ -161,7 +183,7 @@ class OperationDeniedError(OperationError, PermissionDenied):
         self.action = action
         self.permission = permission
         self.who = who
-        act = Sentence(_ACTS[action]) if action in _ACTS else Sentence(gettext_noop("{verb} a run"), verb=action)
+        act = Sentence(ACTIONS[action].act or gettext_noop("{verb} a run"), verb=action)
         text = gettext_noop(
             "{who} may not {act}: that needs the permission durable.{permission}; ask an administrator to grant it to the user "
             "or to a group"

@@ -33,6 +33,8 @@ from durable.operations.settle import tried_again
 from durable.runtime import Runtime
 from durable.store.families import Decide, recover_family
 
+__all__ = ["abandon", "cancel", "move", "pause", "recover", "resume", "take_stack", "wake"]
+
 _SUMMARY = 200  # characters of a reason that lists show
 
 

@@ -16,6 +16,11 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.core.errors import RunNotFoundError
 from durable.core.location import MAX_LOCATION
+from durable.core.records import ENDED, WITH_WORKER, Request, RunState
+from durable.core.registry import INTERNAL, is_stopped
+from durable.core.summary import is_held
+from durable.core.transitions import ALLOWED
+from durable.models import Run
 from durable.notifier.redis_clients import queue_names
 from durable.operations.audit import PERMISSIONS, needed_by
 from durable.operations.bulk_decisions import go_on, stop_here
@@ -118,7 +123,9 @@ PLACE: Final = Text(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunVerb(Verb):
-    """A verb on a run. `past` follows the number of runs on the command line; "" without a subcommand.
+    """A verb on a run. `past` follows the number of runs on the command line; "" without a subcommand. `told` is what a
+    chart of the run says of it, `of_workflow` what a page says that offers it for all open runs of a workflow.
+    `is_followed`: a bulk counts the runs that fail again after it.
 
     With `makes_run`, `call` takes the new run's id as `as_id`, so that a page posted twice has one effect, and returns
     the new run. `call_of_many` and `options_of_many` stand in a bulk for `call` and `options`, if they differ there.
@@ -126,6 +133,9 @@ class RunVerb(Verb):
 
     on: Subject = RUN
     past: str = ""
+    told: StrPromise | None = None
+    of_workflow: StrPromise | None = None
+    is_followed: bool = True
     alias: str = ""
     makes_run: bool = False
     call_of_many: Callable[..., Any] | None = None
@@ -236,6 +246,7 @@ _ALL: Final = (
             "alias."
         ),
         past="recovered",
+        told=_("recovered by %(who)s"),
     ),
     RunVerb(
         action="settle",
@@ -256,6 +267,7 @@ _ALL: Final = (
         ),
         help="Settle steps that wait for a person: they were done, they were not, or they fail.",
         past="settled",
+        told=_("settled by %(who)s"),
         options=(STEP, *_ANSWERS),
         options_of_many=(PLACE, *_ANSWERS),
         check=_one_answer,
@@ -272,6 +284,7 @@ _ALL: Final = (
         over_rest="End the run for good: a parked run at once, a running one at its next operation.\n\n{needs}",
         help="End runs for good: parked ones at once, running ones at their next operation.",
         past="cancelled, or asked to",
+        told=_("cancelled by %(who)s"),
         options=(
             Flag(
                 name="rollback",
@@ -345,6 +358,7 @@ _ALL: Final = (
         ),
         help="Give runs a pass now, and try steps in backoff at once.",
         past="woken",
+        told=_("woken by %(who)s"),
         options=(
             Flag(
                 name="end_sleeps",
@@ -373,6 +387,8 @@ _ALL: Final = (
         ),
         help="Put runs into another queue, whose workers take them from now on. Children stay in their queues.",
         past="moved",
+        told=_("moved to another queue by %(who)s"),
+        is_followed=False,
         options=(
             Choice(
                 name="queue",
@@ -398,6 +414,9 @@ _ALL: Final = (
         ),
         help="Stop runs until they are resumed.",
         past="paused, or asked to",
+        told=_("paused by %(who)s"),
+        is_followed=False,
+        of_workflow=_("Pause the open runs of %(workflow)s"),
     ),
     RunVerb(
         action="resume",
@@ -408,6 +427,7 @@ _ALL: Final = (
         over_rest="Continue a paused run. {needs}",
         help="Let paused runs go on.",
         past="resumed",
+        told=_("resumed by %(who)s"),
     ),
     RunVerb(
         action="restart",
@@ -434,6 +454,7 @@ _ALL: Final = (
         done=_("A new run goes on from where this one failed; this is it."),
         help="Replay failed runs from where they failed, as new runs; prints their ids.",
         past="replayed",
+        told=_("replayed by %(who)s"),
     ),
     RunVerb(
         action="go_on",
@@ -471,3 +492,38 @@ _ALL: Final = (
 RUN_VERBS: Final = {each.action: each for each in _ALL}
 #: The verbs that can be applied to many runs at once, as pages offer them.
 BULK_ACTIONS: Final = ("recover", "settle", "replay", "wake", "pause", "resume", "cancel", "move")
+#: The verbs that stop a run for a time, and with those that stop it for good.
+HALTS: Final = ("pause",)
+STOPS: Final = (*HALTS, "cancel")
+
+
+def possible_verbs(run: Run) -> tuple[str, ...]:
+    """Return the verbs that fit the run's current state, the likeliest first.
+
+    For display, not for decisions: the verb itself decides again, under the run's lock.
+    """
+    is_asked_to_pause = run.pending_request == Request.PAUSE
+    is_asked_to_cancel = run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK)
+    is_internal = run.workflow.startswith(INTERNAL)
+    is_stopped_bulk = is_stopped(run.workflow, run.state, run.waiting_for)
+    is_compensating = bool(run.state_after_rollback) or run.state == RunState.ROLLING_BACK
+    has_held = run.state not in ENDED and is_held(run.summary)
+    allowed = {verb: run.state in states for verb, states in ALLOWED.items()}
+    possible = {
+        "go_on": is_stopped_bulk,
+        "stop_here": is_stopped_bulk,
+        "settle": has_held,
+        "recover": allowed["recover"] or has_held,
+        "resume": allowed["resume"] or is_asked_to_pause,
+        "wake": allowed["wake"],
+        "send": run.state not in ENDED and not is_internal,
+        "pause": allowed["pause"] and not is_asked_to_pause,
+        "cancel": allowed["cancel"] and not is_compensating and not is_asked_to_cancel,
+        "abandon": run.state in WITH_WORKER
+        and run.lease_expires_at is not None,  # the activities say whether a step runs
+        "replay": run.started_at is not None
+        and not is_internal,  # the plan says whether a replay from a certain step is possible
+        "restart": not is_internal,
+        "move": allowed["move"] and any(each != run.queue for each in queue_names()),
+    }
+    return tuple(verb for verb, is_possible in possible.items() if is_possible)

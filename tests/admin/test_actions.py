@@ -12,9 +12,9 @@ from django.urls import reverse
 
 from durable import get_run
 from durable.core.summary import Summary, SummaryKind
-from durable.inspection.actions import possible_verbs
 from durable.models import OperatorAction, QueueMessage, Run
 from durable.operations import ALLOWED
+from durable.operations.verbs import possible_verbs
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import hidden, text_of, traces, url

@@ -16,7 +16,6 @@ from django.test.utils import CaptureQueriesContext
 
 from durable import get_run, operations
 from durable.core.errors import InvalidTransitionError
-from durable.inspection.actions import possible_verbs
 from durable.inspection.comparison import compare_runs
 from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.explanation import explain_fully
@@ -28,6 +27,7 @@ from durable.inspection.tree import history_tree
 from durable.inspection.undone import is_undone, state_word
 from durable.models import EntryMetadata, Failure, Run
 from durable.operations.audit import Actor, acting_as
+from durable.operations.verbs import possible_verbs
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
