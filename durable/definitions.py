@@ -284,7 +284,7 @@ class Workflow(Generic[P, R_co]):
         Raises TypeError for arguments that do not fit the function, and for options that a child cannot have.
         """
         options = self._start_options
-        if options.refuses_existing:
+        if options.on_conflict == "error":
             raise TypeError(
                 f'using(on_conflict="error") does not fit a child of {self.name}: an id that another run has is always an '
                 "error there"
@@ -312,7 +312,7 @@ class Workflow(Generic[P, R_co]):
             args=args,
             kwargs=kwargs,
             handle=Handle,
-            run_id=None if options.run_id is None else check_id(options.run_id),
+            run_id=None if options.id is None else check_id(options.id),
             how=options.how,
             when_parent_ends=options.when_parent_ends or WhenParentEnds.CANCEL,
             rollback=bool(options.rollback),
@@ -324,7 +324,7 @@ class Workflow(Generic[P, R_co]):
         """Return the requests with which `ctx.map` starts a child for each input. Raises what `child_request`
         raises.
         """
-        if self._start_options.run_id is not None:
+        if self._start_options.id is not None:
             raise TypeError("ctx.map starts several children, so they cannot share one id: leave using(id=...) out")
         if self._start_options.key is not None:
             raise TypeError(
@@ -343,7 +343,7 @@ class Workflow(Generic[P, R_co]):
         the workflow that is not defined, and UndiscoveredWorkflowError if no installed app brings the workflow into
         workers.
         """
-        return self._start([(self._start_options.run_id, args, kwargs)])[0]
+        return self._start([(self._start_options.id, args, kwargs)])[0]
 
     astart = in_async(start)
 
@@ -358,7 +358,7 @@ class Workflow(Generic[P, R_co]):
 
         `ids` name the runs in order.
         """
-        if self._start_options.run_id is not None:
+        if self._start_options.id is not None:
             raise TypeError("start_many starts several runs, so they cannot share one id: pass ids=[...]")
         if self._start_options.key is not None:
             raise TypeError("start_many starts several runs, so they cannot share one key: start each with its own")
@@ -382,7 +382,7 @@ class Workflow(Generic[P, R_co]):
             raise TypeError("start_or_send needs a key: write .using(key=...).start_or_send(...)")
         if options.if_open is not None or options.debounce is not None:
             raise TypeError("start_or_send sends to the open run: leave out if_open=... and debounce=...")
-        return Handle(*operations.start_or_send(self._request(), (options.run_id, args, kwargs), queue, body))
+        return Handle(*operations.start_or_send(self._request(), (options.id, args, kwargs), queue, body))
 
     astart_or_send = in_async(start_or_send)
 

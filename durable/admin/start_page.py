@@ -91,17 +91,6 @@ def _fits(value: Any, hint: Any) -> bool:
 #: The page's element with suggestions for an option.
 _LISTS: Final = {"queue": "known-queues", "priority": "known-priorities"}
 
-#: An option, the other one that it needs, and the text beside that one if it is missing.
-_NEEDS: Final = (
-    ("if_open", "key", _("Give the key that the choice below is about.")),
-    ("debounce", "key", _("Give the key that the debounce is about.")),
-    ("debounce", "at_most", _("Say when the run begins at the latest.")),
-    ("at_most", "debounce", _("Give the debounce that the choices below are about.")),
-    ("keep", "debounce", _("Give the debounce that the choices below are about.")),
-    ("weight", "share", _("Give the share that the weight is about.")),
-    ("rate", "when_full", _("Say what the start does if this rate has no room.")),
-)
-
 
 class StartForm(MuteForm):
     """The arguments of a new run as JSON, its id, how it starts, and a token against repeats.
@@ -171,9 +160,10 @@ class StartForm(MuteForm):
                     option.read(given[name])
                 except (ValueError, OverflowError) as error:
                     self.add_error(name, str(error))
-        for name, needed, text in _NEEDS:
-            if given.get(name) not in ("", None) and given.get(needed) in ("", None) and needed not in self.errors:
-                self.add_error(needed, text)
+                    continue
+                for needed, text in option.needs:
+                    if given.get(needed) in ("", None) and needed not in self.errors:
+                        self.add_error(needed, text)
         return given
 
 

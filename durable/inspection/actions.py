@@ -22,7 +22,7 @@ from durable.core.entry_shapes import readable
 from durable.core.location import listed
 from durable.core.outcomes import HELD, ONCE, HeldReason
 from durable.core.records import ENDED, ActionOutcome, EntryKind, EntryStatus
-from durable.inspection.family import cancel_note, pause_note
+from durable.inspection.family import cancel_note, going_on_note
 from durable.inspection.humanize import shortened
 from durable.inspection.pagination import on_visible
 from durable.inspection.progress import open_entries
@@ -184,7 +184,7 @@ def list_views(owner_key: str, *, with_shared: bool = True) -> list[SavedView]:
 _UNFINISHED: Final = [each.value for each in (EntryStatus.RUNNING, EntryStatus.UNKNOWN, EntryStatus.HELD)]
 
 #: The verbs that mean something for a run's children, and what says it.
-_OF_CHILDREN: Final = dict(zip(STOPS, (pause_note, cancel_note), strict=True))
+_OF_CHILDREN: Final = dict(zip(STOPS, (going_on_note, cancel_note), strict=True))
 #: The verbs about which there may be a note.
 NOTED: Final = frozenset({*_OF_CHILDREN, "restart"})
 

@@ -26,7 +26,7 @@ from durable.inspection import explain_states
 from durable.inspection.activities import RunningStep, activities_of
 from durable.inspection.counting import Count
 from durable.inspection.explain_states import Explanation, Facts, recovering_note
-from durable.inspection.family import FamilyCounts, children_left_note, failed_note, pause_note
+from durable.inspection.family import FamilyCounts, children_left_note, failed_note, going_on_note
 from durable.inspection.held import HeldHere, held_of
 from durable.inspection.humanize import thousands
 from durable.inspection.queues import find_hold, messages_left_note
@@ -273,7 +273,7 @@ def _explained_fully(
     found = explain(run, now, entries, unread, running=running, paused=paused, within=within, asked=asked)
     notes = [
         recovering_note(run, entries) if within is None else "",
-        pause_note(run, within) if run.state == RunState.PAUSED else "",
+        going_on_note(run, within) if run.state == RunState.PAUSED else "",
         backlog_note(run, now) if paused is None and within is None else "",
         death_note(run, now),
     ]

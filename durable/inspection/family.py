@@ -325,7 +325,7 @@ def children_left_note(run: Run, within: RunQuerySet | None) -> str:
 _GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
 
 
-def pause_note(run: Run, within: RunQuerySet | None) -> str:
+def going_on_note(run: Run, within: RunQuerySet | None) -> str:
     """Say that the open children of a run continue while it is paused; "" without any. One look at an index, or two."""
     if not _has_children(run):
         return ""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeVar
 
 from durable.lint.modules import (
     NOTHING,
@@ -27,6 +29,8 @@ from durable.lint.modules import (
     Value,
     is_class_name,
 )
+
+D = TypeVar("D", ast.FunctionDef, ast.ClassDef)
 
 #: kind: names of functions. A name that ends with a dot is everything below it.
 _CALLS: Final[dict[str, frozenset[str]]] = {
@@ -329,23 +333,25 @@ BODIES: Final = {"loop": "iteration", "try_block": "block", "join": "branch", "r
 NAMED: Final = (CONTEXT_METHODS - {"compensate", "tag", "publish"}) | {"next", "next_batch", "result"}
 
 START_METHODS: Final = frozenset({"start", "astart", "start_many", "astart_many", "start_or_send", "astart_or_send"})
-#: What `using` takes.
-START_OPTIONS: Final = frozenset(
-    {
-        *("id", "queue", "delay", "on_conflict", "deadline", "work_limit", "key", "if_open", "debounce", "at_most"),
-        *("keep", "rate", "when_full", "when_parent_ends", "rollback", "priority", "share", "weight", "tags"),
-        *("about", "when_deleted"),
-    }
-)
-#: What a step takes.
-STEP_OPTIONS: Final = frozenset(
-    {
-        *("atomic", "backoff", "ephemeral", "heartbeat", "limit", "max_retries", "not_done", "once", "rate"),
-        *("retry_backoff_base", "unknown_timeout", "verify", "verify_retries", "when_exhausted"),
-        *("retry_backoff_max", "retry_if", "retry_jitter", "retry_on_timeout", "rollback", "summary", "timeout"),
-        "units",
-    }
-)
+
+
+@cache
+def start_options() -> frozenset[str]:
+    """Return what `using` takes, as its definition says."""
+    [using] = _defined("definitions.py", ast.FunctionDef, "using")
+    return frozenset(each.arg for each in using.args.kwonlyargs)
+
+
+@cache
+def step_options() -> frozenset[str]:
+    """Return what a step takes, as the definition of its policy says."""
+    [policy] = _defined("core/options.py", ast.ClassDef, "StepPolicy")
+    return frozenset(ast.unparse(each.target) for each in policy.body if isinstance(each, ast.AnnAssign))
+
+
+def _defined(path: str, kind: type[D], name: str) -> list[D]:
+    tree = ast.parse((Path(__file__).parents[1] / path).read_bytes())
+    return [each for each in ast.walk(tree) if isinstance(each, kind) and each.name == name]
 
 
 _STEP: Final = frozenset({"durable.step", "durable.definitions.step"})

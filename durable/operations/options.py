@@ -25,13 +25,14 @@ def as_shell_help(sentence: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of a verb or of a start; required if it has no default.
+    """An option of a verb or of a start, whose name is that of its field; required if it has no default.
 
     `label` and `help` belong to the field on a page. `does` is a sentence for REST, and for the command line unless
     `on_shell` is given. `metavar` stands for the value there. `read` converts a value for the operation.
+    `needs` are the options without which it says nothing, each with the text beside a page's empty field.
     """
 
-    name: str
+    name: str = ""
     label: StrPromise | str = ""
     help: StrPromise | str = ""
     does: str = ""
@@ -39,6 +40,7 @@ class Option:
     default: Any = UNSET
     metavar: str = ""
     read: Callable[[Any], Any] = _as_given
+    needs: tuple[tuple[str, StrPromise], ...] = ()
 
     @property
     def is_required(self) -> bool:

@@ -157,7 +157,7 @@ def request_of(workflow: WorkflowDefinition, signature: inspect.Signature, optio
         signature=signature,
         queue=options.queue or workflow.queue,
         how=options.how,
-        refuses_existing=options.refuses_existing,
+        refuses_existing=options.on_conflict == "error",
         key=options.key_options(),
         rate=start_rate(options.rate, options.when_full, workflow.limits),
     )

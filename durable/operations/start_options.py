@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, ParamSpec, TypeVar, get_args
 
 from django.utils.translation import gettext_lazy as _
 
@@ -233,94 +233,8 @@ def note_refused(at: Runtime, refusal: StartRefusedError) -> None:
 
 logger = logging.getLogger("durable.operations")
 
+P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class StartOptions:
-    """The arguments of `Workflow.using`.
-
-    `delay` and `work_limit` are in seconds; `deadline` is a length or a moment.
-    """
-
-    run_id: str | None = None
-    queue: str | None = None
-    delay: float = 0.0
-    refuses_existing: bool = False
-    deadline: timedelta | datetime | None = None
-    work_limit: float | None = None
-    when_parent_ends: WhenParentEnds | None = None
-    rollback: bool | None = None
-    key: str | None = None
-    if_open: IfOpen | None = None
-    debounce: float | None = None
-    at_most: float | None = None
-    keep: Keep | None = None
-    rate: str | None = None
-    when_full: WhenFull | None = None
-    priority: Duration | None = None
-    share: str | None = None
-    weight: float | None = None
-    tags: Mapping[str, str] | None = None
-    about: tuple[Subject, ...] = ()
-    when_deleted: WhenDeleted | None = None
-
-    def changed(self, **given: Any) -> StartOptions:
-        """Return these options, replaced by those of `READ` that are not None. Raises ValueError and TypeError."""
-        found = {name: READ[name](value) for name, value in given.items() if value is not None}
-        return replace(self, **{_FIELDS.get(name, name): value for name, value in found.items()})
-
-    @property
-    def ranking(self) -> Ranking | None:
-        """Return the ranking that a start asks for, or None. Raises TypeError for a weight without a share."""
-        return ranking_of(self.priority, self.share, self.weight, conf.PRIORITIES)
-
-    @property
-    def how(self) -> How:
-        """Return how the run is started. Raises as `ranking`."""
-        return How(
-            delay=self.delay if self.debounce is None else self.debounce,
-            deadline=self.deadline,
-            work_limit=self.work_limit,
-            ranking=self.ranking,
-            tags=stored_tags(self.tags) if self.tags else None,
-            subjects=self._subjects,
-        )
-
-    @property
-    def _subjects(self) -> tuple[Subject, ...]:
-        if self.when_deleted is None:
-            return self.about
-        if not self.about:
-            raise TypeError("using(when_deleted=...) needs about=... too: the instance whose deletion it is about")
-        if self.when_deleted == "leave":
-            return self.about
-        from durable.operations.subjects import follow_deletions  # few processes need it
-
-        for model in {each.model for each in self.about}:
-            follow_deletions(model, is_declared=False)
-        return tuple(replace(each, cancels=True) for each in self.about)
-
-    def key_options(self) -> KeyOptions | None:
-        """Return the key options of a start. Raises TypeError for options that do not go together."""
-        if self.debounce is not None and self.delay:
-            raise TypeError("using(delay=...) and using(debounce=...) both say when the run begins: leave one out")
-        return key_options(self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep)
-
-
-def warn_of(queue: str) -> None:
-    """Log a warning, once, if the settings lack a child's queue.
-
-    The child is not refused, because a replay would ask again.
-    """
-    if conf.REDIS and queue not in (known := redis_clients.queue_names()):
-        _warn_of(queue, tuple(known))
-
-
-@lru_cache(maxsize=100)
-def _warn_of(queue: str, known: tuple[str, ...]) -> None:
-    text = 'RQ_QUEUES lacks the queue "%s", and has %s: children that are started on it wait for a worker'
-    logger.warning(text, queue, ", ".join(known) or "none")
 
 
 def _priority(priority: Duration) -> Duration:
@@ -369,46 +283,56 @@ def _parent_ends(when: str) -> WhenParentEnds:
     return WhenParentEnds(when)
 
 
-def _refuses(on_conflict: str) -> bool:
-    if on_conflict not in ("return", "error"):
-        raise ValueError(f'on_conflict is "return" or "error", not {on_conflict!r}')
-    return on_conflict == "error"
+def _on_conflict(given: str) -> str:
+    if given not in ("return", "error"):
+        raise ValueError(f'on_conflict is "return" or "error", not {given!r}')
+    return given
 
 
 def _seconds(what: str) -> Callable[[Duration], float]:
     return lambda given: parse_remaining(given, what).total_seconds()
 
 
-#: The options of a start from outside, the same on every surface, each with the function that reads its value.
-START_OPTIONS: Final[tuple[Option, ...]] = (
-    Id(
-        name="id",
+def _option(kind: Callable[P, Option], *args: P.args, **said: P.kwargs) -> Any:
+    """Return the field of an option of a start, which has its name. Its default is None unless given."""
+    declared = kind(*args, **said)
+    return field(default=None if declared.is_required else declared.default, metadata={"option": declared})
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The arguments of `Workflow.using`, as read: each with its words, the same on every surface, and the function that
+    reads its value.
+
+    `delay` and `work_limit` are in seconds; `deadline` is a length or a moment.
+    """
+
+    id: str | None = _option(
+        Id,
         label=_("Id of the run"),
         help=_("Empty for a new one. A run that has the id already is found, if its arguments are the same."),
         does="The same id with the same input again is the same run.",
         on_shell="the run's id; a run that has it and the same input is left as it is",
-        default=None,
-    ),
-    Text(
-        name="queue",
+    )
+    queue: str | None = _option(
+        Text,
         label=_("Queue"),
         help=_("Empty: the workflow's own."),
         does="One of the project's RQ_QUEUES.",
         on_shell="another queue than the workflow's",
         metavar="NAME",
-        default=None,
-    ),
-    Length(
-        name="delay",
+    )
+    delay: float = _option(
+        Length,
         label=_("Delay"),
         help=_('Until it begins: "3 hours". Empty: it begins at once.'),
         does='Seconds, or a text such as "3 hours".',
         on_shell='"10 minutes", say',
         default=0.0,
         read=_seconds("a delay"),
-    ),
-    Deadline(
-        name="deadline",
+    )
+    deadline: timedelta | datetime | None = _option(
+        Deadline,
         label=_("Deadline"),
         help=_(
             'When it fails if it has not ended: "30 days" from now, or a time such as 2027-05-01 12:30 in this page\'s zone.'
@@ -416,35 +340,34 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         does='When the run fails if it has not ended: seconds or a text such as "30 days" from now, or a time.',
         on_shell='the run fails if it has not ended by then: "30 days" from now, or an ISO 8601 time',
         read=_deadline,
-    ),
-    Length(
-        name="work_limit",
+    )
+    work_limit: float | None = _option(
+        Length,
         label=_("Work limit"),
         help=_('How long workers may work on it, without its waits: "1 hour". Empty: no limit.'),
         does='For how long workers may work on it, without its waits: seconds, or "1 hour".',
         on_shell='the run fails once workers have worked on it for so long, its waits not counted: "1 hour"',
         read=_work_limit,
-    ),
-    OneOf(
-        name="on_conflict",
+    )
+    on_conflict: Literal["return", "error"] = _option(
+        OneOf,
         words={"return": "", "error": ""},
         does="What an id that exists means.",
         on_shell="refuse an id that exists",
         default="return",
-        read=_refuses,
-    ),
-    Text(
-        name="key",
+        read=_on_conflict,
+    )
+    key: str | None = _option(
+        Text,
         shortest=1,
         label=_("Key"),
         help=_("At most one open run of the workflow has it."),
         does="At most one open run of the workflow has it.",
         on_shell="at most one open run of the workflow has it; by default that run is printed",
-        default=None,
         read=check_key,
-    ),
-    OneOf(
-        name="if_open",
+    )
+    if_open: IfOpen | None = _option(
+        OneOf,
         words={
             "": _("the workflow's own choice"),
             "return": _("show that run, start none"),
@@ -454,36 +377,41 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         label=_("If a run with the key is open"),
         does="What an open run with the key means: it is returned, refuses the start, or is cancelled.",
         on_shell="what an open run with the key means; replace: it is cancelled",
-        default=None,
         read=_among("if_open", IfOpen),
-    ),
-    Length(
-        name="debounce",
+        needs=(("key", _("Give the key that the choice below is about.")),),
+    )
+    debounce: float | None = _option(
+        Length,
         label=_("Debounce"),
         help=_('The run begins so long after this start, and after each further one with its key: "5 minutes".'),
         does="The run begins so long after this start, and after each further one with its key: seconds, or a text.",
         on_shell="the run begins so long after this start, and after each further one with its key",
         read=_seconds("a debounce"),
-    ),
-    Length(
-        name="at_most",
+        needs=(
+            ("key", _("Give the key that the debounce is about.")),
+            ("at_most", _("Say when the run begins at the latest.")),
+        ),
+    )
+    at_most: float | None = _option(
+        Length,
         label=_("Debounce at most"),
         help=_('Needed with a debounce: so long after the first start at the latest, "1 hour".'),
         does="Needed with `debounce`: so long after the first start at the latest.",
         on_shell="with --debounce: so long after the first start at the latest",
         read=_seconds("at_most"),
-    ),
-    OneOf(
-        name="keep",
+        needs=(("debounce", _("Give the debounce that the choices below are about.")),),
+    )
+    keep: Keep | None = _option(
+        OneOf,
         words={"": _("those of the last start"), "last": "", "first": _("those of the first start")},
         label=_("Whose arguments a debounced run has"),
         does="With `debounce`: whose input it has, the last by default.",
         on_shell="with --debounce: whose input the run has; default: last",
-        default=None,
         read=_among("keep", Keep),
-    ),
-    Text(
-        name="rate",
+        needs=(("debounce", _("Give the debounce that the choices below are about.")),),
+    )
+    rate: str | None = _option(
+        Text,
         shortest=1,
         longest=2 * MAX_ID + 1,
         label=_("Limit with a rate"),
@@ -491,57 +419,55 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         does="With `when_full`: the limit, and its key behind a slash. By default that of the workflow's own limit.",
         on_shell="with --when-full: the limit, and its key behind a slash; default: the workflow's own",
         metavar="LIMIT",
-        default=None,
         read=_rate,
-    ),
-    OneOf(
-        name="when_full",
+        needs=(("when_full", _("Say what the start does if this rate has no room.")),),
+    )
+    when_full: WhenFull | None = _option(
+        OneOf,
         words={"": _("do not ask"), "drop": _("refuse the start")},
         label=_("If the rate has no room"),
         does="`drop`: the start takes a unit of the rate, and is refused (429) if the rate has no room now.",
         on_shell="drop: the start takes a unit of the rate, and is refused if the rate has no room now",
-        default=None,
         read=_among("when_full", WhenFull),
-    ),
-    Text(
-        name="priority",
+    )
+    priority: Duration | None = _option(
+        Text,
         shortest=1,
         longest=100,
         label=_("Priority"),
         help=_('A head start among the runs that are due: "10 min", or "-1 hour" to put it back.'),
         does='A head start among due runs: a name of the project\'s PRIORITIES, "10 min", or "-1 hour" to put it back.',
         on_shell="a head start among due runs: a name of the project's PRIORITIES or a duration; '--priority=-1 hour' puts it back",
-        default=None,
         read=_priority,
-    ),
-    Text(
-        name="share",
+    )
+    share: str | None = _option(
+        Text,
         shortest=1,
         label=_("Share"),
         help=_("A tenant's, say: runs of different shares of a queue take turns."),
         does="Runs of different shares of a queue take turns.",
         on_shell="a tenant, say: runs of different shares of a queue take turns",
-        default=None,
         read=check_share,
-    ),
-    Decimal(
-        name="weight",
+    )
+    weight: float | None = _option(
+        Decimal,
         label=_("Weight"),
         help=_("Of its share: how often such runs have a turn, from 0.001 to 1000. Empty: 1."),
         does="With `share`: how often such runs have a turn, from 0.001 to 1000; 1 by default.",
         on_shell="with --share: how often such runs have a turn, from 0.001 to 1000; default: 1",
         read=check_weight,
-    ),
-    Tags(
-        name="tags",
+        needs=(("share", _("Give the share that the weight is about.")),),
+    )
+    tags: Mapping[str, str] | None = _option(
+        Tags,
         label=_("Tags"),
         help=_("By which the run is found: name=value, one a line, at most 8."),
         does="Names with values, text or numbers, by which the run is found; at most 8.",
         on_shell="a tag of the run, by which it is found; may be given again",
         read=check_tags,
-    ),
-    Text(
-        name="about",
+    )
+    about: tuple[Subject, ...] | None = _option(
+        Text,
         shortest=3,
         longest=255 + 1 + MAX_KEY,
         label=_("About"),
@@ -549,27 +475,83 @@ START_OPTIONS: Final[tuple[Option, ...]] = (
         does="What the run is about, as `app.model:key`: `shop.order:42`.",
         on_shell="what the run is about: shop.order:42",
         metavar="MODEL:KEY",
-        default=None,
         read=_about,
-    ),
-    OneOf(
-        name="when_deleted",
+    )
+    when_deleted: WhenDeleted | None = _option(
+        OneOf,
         words={"": _("the run goes on"), "leave": "", "cancel": _("cancel the run")},
         label=_("When that is deleted"),
         does="With `about`: `cancel` cancels the run when what it is about is deleted; by default it goes on.",
         on_shell="with --about: what becomes of the open run when what it is about is deleted; default: leave",
-        default=None,
         read=_among("when_deleted", WhenDeleted),
-    ),
-)
+    )
+    when_parent_ends: WhenParentEnds | None = _option(Option, read=_parent_ends)
+    rollback: bool | None = _option(Option)
 
+    def changed(self, **given: Any) -> StartOptions:
+        """Return these options, replaced by those of `READ` that are not None. Raises ValueError and TypeError."""
+        return replace(self, **{name: READ[name](value) for name, value in given.items() if value is not None})
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """Return the ranking that a start asks for, or None. Raises TypeError for a weight without a share."""
+        return ranking_of(self.priority, self.share, self.weight, conf.PRIORITIES)
+
+    @property
+    def how(self) -> How:
+        """Return how the run is started. Raises as `ranking`."""
+        return How(
+            delay=self.delay if self.debounce is None else self.debounce,
+            deadline=self.deadline,
+            work_limit=self.work_limit,
+            ranking=self.ranking,
+            tags=stored_tags(self.tags) if self.tags else None,
+            subjects=self._subjects,
+        )
+
+    @property
+    def _subjects(self) -> tuple[Subject, ...]:
+        about = self.about or ()
+        if self.when_deleted is None:
+            return about
+        if not about:
+            raise TypeError("using(when_deleted=...) needs about=... too: the instance whose deletion it is about")
+        if self.when_deleted == "leave":
+            return about
+        from durable.operations.subjects import follow_deletions  # few processes need it
+
+        for model in {each.model for each in about}:
+            follow_deletions(model, is_declared=False)
+        return tuple(replace(each, cancels=True) for each in about)
+
+    def key_options(self) -> KeyOptions | None:
+        """Return the key options of a start. Raises TypeError for options that do not go together."""
+        if self.debounce is not None and self.delay:
+            raise TypeError("using(delay=...) and using(debounce=...) both say when the run begins: leave one out")
+        return key_options(self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep)
+
+
+_OPTIONS: Final = tuple(
+    replace(each.metadata["option"], name=each.name, default=each.default) for each in fields(StartOptions)
+)
+#: The options of a start from outside, the same on every surface.
+START_OPTIONS: Final = tuple(each for each in _OPTIONS if each.does)
 #: The options that only starts of children have.
-OF_CHILDREN: Final[tuple[Option, ...]] = (
-    Option(name="when_parent_ends", read=_parent_ends),
-    Option(name="rollback"),
-)
-
+OF_CHILDREN: Final = tuple(each for each in _OPTIONS if not each.does)
 #: By option of `Workflow.using`, the function that reads its argument.
-READ: Final[Mapping[str, Callable[[Any], Any]]] = {each.name: each.read for each in (*START_OPTIONS, *OF_CHILDREN)}
-#: Options that have another name in `StartOptions`.
-_FIELDS: Final = {"id": "run_id", "on_conflict": "refuses_existing"}
+READ: Final[Mapping[str, Callable[[Any], Any]]] = {each.name: each.read for each in _OPTIONS}
+
+
+def warn_of(queue: str) -> None:
+    """Log a warning, once, if the settings lack a child's queue.
+
+    The child is not refused, because a replay would ask again.
+    """
+    if conf.REDIS and queue not in (known := redis_clients.queue_names()):
+        _warn_of(queue, tuple(known))
+
+
+@lru_cache(maxsize=100)
+def _warn_of(queue: str, known: tuple[str, ...]) -> None:
+    text = 'RQ_QUEUES lacks the queue "%s", and has %s: children that are started on it wait for a worker'
+    logger.warning(text, queue, ", ".join(known) or "none")

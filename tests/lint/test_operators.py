@@ -31,13 +31,13 @@ def test_the_operations_are_those_of_the_contexts() -> None:
 
 
 def test_the_options_are_those_of_steps() -> None:
-    assert {each.name for each in fields(StepPolicy)} == known.STEP_OPTIONS
+    assert {each.name for each in fields(StepPolicy)} == known.step_options()
 
 
 def test_the_options_are_those_of_starts() -> None:
     parameters = inspect.signature(Workflow.using).parameters
     assert set(CHOICES) <= set(parameters)
-    assert set(parameters) - {"self"} == known.START_OPTIONS
+    assert set(parameters) - {"self"} == known.start_options()
     assert set(CHOICES["if_open"]) == set(get_args(IfOpen))
     assert set(CHOICES["keep"]) == set(get_args(Keep))
     assert set(CHOICES["when_full"]) == set(get_args(WhenFull))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from durable.lint.facts import Facts, Operation, Report, Start, Step, report, rule
-from durable.lint.known import START_OPTIONS, STEP_OPTIONS, in_order, kind_of
+from durable.lint.known import in_order, kind_of, start_options, step_options
 from durable.lint.modules import NOTHING, External, Function, Module, Text, WorkflowValue, workflow_decorator
 
 #: what a node is if its text does not say what it stands for
@@ -113,12 +113,12 @@ def _has_ids(start: Start) -> bool:
 )
 def _options(facts: Facts) -> Iterator[Report]:
     for module, node, workflow in facts.usings:
-        for name in _unknown(node, START_OPTIONS):
+        for name in _unknown(node, start_options()):
             yield Report(module, node.lineno, f"`using` has no option `{name}`.")
         for message, fix in _problems(workflow):
             yield Report(module, node.lineno, message, fix)
     for step in facts.steps:
-        for name in _unknown(step.operation.node, STEP_OPTIONS):
+        for name in _unknown(step.operation.node, step_options()):
             yield report(
                 step.operation,
                 f"A step has no option `{name}`.",
