@@ -13,11 +13,7 @@ from typing import Any, Final
 from durable.lint.facts import Branch, Call, Comparison, Facts, Frame, Mutation, Operation, Start, Step
 from durable.lint.known import (
     BODIES,
-    CHILD_METHODS,
-    CONTEXT_METHODS,
     MESSAGE_METHODS,
-    NAMED,
-    QUEUE_METHODS,
     ROW_METHODS,
     START_METHODS,
     STEPS,
@@ -30,6 +26,8 @@ from durable.lint.known import (
     in_order,
     is_model,
     method_of,
+    methods_of,
+    named,
     reads,
     shown,
     step_definition,
@@ -215,11 +213,11 @@ class Expressions:
             case Context():
                 if name == "queue":
                     return Result(Queue(holder), origins)
-                return Result(Operator(name, holder) if name in CONTEXT_METHODS else None, origins)
+                return Result(Operator(name, holder) if name in methods_of("Context") else None, origins)
             case Queue():
-                return Result(Operator(name, holder.context) if name in QUEUE_METHODS else None, origins)
+                return Result(Operator(name, holder.context) if name in methods_of("Queue") else None, origins)
             case Child() | Message():
-                known = CHILD_METHODS if isinstance(holder, Child) else MESSAGE_METHODS
+                known = methods_of("Child") if isinstance(holder, Child) else MESSAGE_METHODS
                 here = Context(frame.scope, holder.context.is_async)
                 return Result(Operator(name, here) if name in known else None, origins)
             case External():
@@ -454,7 +452,7 @@ class Expressions:
         if kind in STEPS:
             self._step(operation, arguments, frame)
             return NOTHING
-        if kind in NAMED and arguments.name is not None:
+        if kind in named() and arguments.name is not None:
             _name_it(operation, arguments.name, arguments.name_result)
         if kind in BODIES:
             given = arguments.of(1, "body" if kind in ("loop", "try_block") else "branches")
@@ -471,7 +469,7 @@ class Expressions:
     def _arguments(self, kind: str, node: ast.Call, frame: Frame) -> Arguments:
         values: list[Result] = []
         for index, each in enumerate(node.args):
-            is_name = index == 0 and kind in NAMED
+            is_name = index == 0 and kind in named()
             with self._name_of_operation(is_name=is_name):
                 values.append(self.of(each, frame))
         keywords: dict[str, Result] = {}

@@ -2,7 +2,8 @@
 
 Says which names read or change the world, which classes are Django models, and what calls return that lead outside of
 the project. A name is dotted and absolute, as imports give it; builtins are below `builtins`. Of the operations it says
-what the methods of contexts are called, and what their arguments mean; a test compares these names with durable's.
+what the methods of contexts are called, and what their arguments mean. Nothing of durable is imported: the names of
+operations and options are read in the files that define them.
 """
 
 from __future__ import annotations
@@ -310,15 +311,6 @@ def _is_without_zone(node: ast.Call) -> bool:
     return zone is None or (isinstance(zone, ast.Constant) and zone.value is None)
 
 
-CONTEXT_METHODS: Final = frozenset(
-    {
-        *("step", "try_step", "try_block", "loop", "sleep", "sleep_until", "join", "race", "child", "start_child"),
-        *("map", "rollback_checkpoint", "compensate", "removed", "get_version", "tag", "link", "ask_person", "event"),
-        "publish",
-    }
-)
-QUEUE_METHODS: Final = frozenset({"next", "next_batch", "send"})
-CHILD_METHODS: Final = frozenset({"result"})
 MESSAGE_METHODS: Final = frozenset({"complete", "refuse"})
 
 #: Members of a context that perform no operation.
@@ -329,10 +321,21 @@ PLAIN: Final = frozenset(
 STEPS: Final = frozenset({"step", "try_step"})
 #: Operations whose second argument is a body, or a dict of bodies, with a scope of their own.
 BODIES: Final = {"loop": "iteration", "try_block": "block", "join": "branch", "race": "branch"}
-#: Operations whose first argument is a name that is unique in its scope.
-NAMED: Final = (CONTEXT_METHODS - {"compensate", "tag", "publish"}) | {"next", "next_batch", "result"}
-
 START_METHODS: Final = frozenset({"start", "astart", "start_many", "astart_many", "start_or_send", "astart_or_send"})
+
+
+@cache
+def methods_of(name: str) -> frozenset[str]:
+    """Return the methods of a class of `durable.context` that perform operations."""
+    [found] = _defined("context.py", ast.ClassDef, name)
+    public = {each.name for each in found.body if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")}
+    return frozenset(public - PLAIN)
+
+
+@cache
+def named() -> frozenset[str]:
+    """Return the operations whose first argument is a name that is unique in its scope."""
+    return (methods_of("Context") - {"compensate", "tag", "publish"}) | {"next", "next_batch", "result"}
 
 
 @cache

@@ -21,12 +21,12 @@ def public(of: type) -> set[str]:
 
 
 def test_the_operations_are_those_of_the_contexts() -> None:
-    names = known.CONTEXT_METHODS | known.PLAIN
+    names = known.methods_of("Context") | known.PLAIN
     for context in (Context, AsyncContext):
         assert public(context) | {"logger"} <= names
     assert names - public(Context) <= {"logger", "map"}
-    assert public(Queue) == known.QUEUE_METHODS
-    assert public(Child) - {"handle"} == known.CHILD_METHODS
+    assert public(Queue) == known.methods_of("Queue")
+    assert public(Child) - {"handle"} == known.methods_of("Child")
     assert public(QueueMessage) >= known.MESSAGE_METHODS
 
 

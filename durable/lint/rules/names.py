@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from durable.lint.facts import Branch, Facts, Operation, Report, are_exclusive, ending, report, rule
-from durable.lint.known import NAMED
+from durable.lint.known import named
 from durable.lint.modules import FunctionNode, Module
 
 _WORDS: Final = {
@@ -88,7 +88,7 @@ def _where(operation: Operation, other: Operation) -> tuple[Module, int]:
 def _in_loop(facts: Facts) -> Iterator[Report]:
     bound: dict[ast.AST, set[str]] = {}
     for operation in facts.own():
-        if operation.context.scope is not operation.scope or operation.kind not in NAMED:
+        if operation.context.scope is not operation.scope or operation.kind not in named():
             continue
         loop = _repeating(operation)
         if loop is None:
