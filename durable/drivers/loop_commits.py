@@ -9,7 +9,8 @@ A save is sent from here only if all of this holds, otherwise it is handed over 
 - The step is awaited on the body's own loop. The code may have another one in a thread of its own.
 - No fork is under way: branches gather their commits, in the thread.
 - The thread makes no call, neither the engine's nor one of `sync_to_async`. Until the commit has ended, new ones wait.
-- The loop can watch sockets: asyncio's and uvloop's can.
+- The loop can watch the socket: asyncio's and uvloop's can, unless the kernel refuses it one more. After the first
+  refusal, the thread makes all commits of the body.
 - The save writes entries of the history and nothing else: no messages, children, groups, slots, status or row of the
   run (`durable.execution.commits`).
 - The session needs nothing before the statement: it is open, idle, in autocommit, observed by nobody, used by no other
@@ -89,8 +90,7 @@ class LoopCommits:
         if save is None:
             return False
         try:
-            self._watch(save.fileno())
-            if not save.send():
+            if not self._is_watched(save.fileno()) or not save.send():
                 return False
             self._save, self._ended = save, HandedOver(loop=self._loop)
             if not save.is_flushed:
@@ -99,6 +99,14 @@ class LoopCommits:
         finally:
             if self._save is None:
                 save.close()
+
+    def _is_watched(self, socket: int) -> bool:
+        try:
+            self._watch(socket)
+        except Exception:  # a loop may be anyone's; raised here, it would count as a failure of the step
+            self._is_over = True
+            return False
+        return True
 
     def _watch(self, socket: int | None) -> None:
         if socket == self._watched:

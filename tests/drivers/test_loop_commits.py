@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -183,6 +184,24 @@ def test_the_loop_has_its_turn_when_it_learns_that_a_call_has_ended(
     one_pass(claimed(handle))
     assert_done_once(handle)
     assert len(sent) >= COUNT - BEFORE
+
+
+def test_a_loop_that_cannot_watch_one_more_socket_leaves_the_commits_to_the_thread(
+    sent: list[SentSave], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        refused.append(len(_calls))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as beyond fs.epoll.max_user_watches
+
+    refused: list[int] = []
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_reader", refuse)
+    before = len(descriptors())
+    handle = counting.start()
+    one_pass(claimed(handle))
+    assert_done_once(handle)
+    assert len(refused) == 1
+    assert not sent
+    assert len(descriptors()) == before
 
 
 @workflow(name="drivers.loop_commits_large")
