@@ -22,7 +22,7 @@ from django.db import connection
 
 from durable import AsyncContext, workflow
 from durable.core.control_flow import LeaseLost
-from durable.drivers import threads
+from durable.drivers import loop_threads, threads
 from durable.drivers.host import SentSave
 from durable.drivers.loop_commits import LoopCommits
 from durable.execution.connections import CHILD_EXIT_STATUS
@@ -344,7 +344,8 @@ def test_an_interruption_of_the_thread_waits_for_the_commit(sent: list[SentSave]
     interrupted = threading.Event()
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        with pytest.raises(Interruption):
+        # as a worker does: of asgiref's own loop the thread would wait for ever, and the process for the thread
+        with loop_threads.keep(), pytest.raises(Interruption):
             attacked(strike)
     finally:
         signal.signal(signal.SIGUSR1, before)
