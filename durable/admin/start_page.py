@@ -31,7 +31,7 @@ from durable.inspection.humanize import shortened
 from durable.inspection.payloads import EditableInput, recorded_input, shown_arguments
 from durable.inspection.queues import find_hold
 from durable.inspection.reading import reading
-from durable.inspection.wording import command
+from durable.inspection.wording import command, told
 from durable.inspection.workflow_code import WorkflowCode, code_of
 from durable.inspection.workflows import workflow_of
 from durable.models import Run
@@ -159,7 +159,7 @@ class StartForm(MuteForm):
                 try:
                     option.read(given[name])
                 except (ValueError, OverflowError) as error:
-                    self.add_error(name, str(error))
+                    self.add_error(name, told(error))
                     continue
                 for needed, text in option.needs:
                     if given.get(needed) in ("", None) and needed not in self.errors:

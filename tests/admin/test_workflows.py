@@ -267,6 +267,13 @@ def test_an_option_that_makes_no_sense_is_refused_beside_its_field(name: str, va
     assert name in form.errors
 
 
+def test_an_option_is_refused_in_the_language_of_the_page() -> None:
+    with override("de"):
+        form = StartForm({"arguments": "[7]", "token": "a", "about": "shop.order"})
+        [refusal] = form.errors["about"]
+    assert str(refusal).startswith("wovon ein Lauf handelt, wird als app.model:schlüssel geschrieben")
+
+
 def test_a_run_is_replaced_only_by_who_may_cancel(log_in: Callable[..., Client], stage: Stage) -> None:
     workflow_ = described.using(id="open", key="k")
     workflow_.start(1)
