@@ -179,6 +179,13 @@ class TestRetention:
         assert ids(messages) == ["durable.W086"] * 6
         assert messages[-1].msg == "RETENTION names 495 more unknown workflows."
 
+    def test_of_six_workflows_that_there_are_not_each_is_named(self) -> None:
+        retention = {"workflows": {f"old.workflow_{number}": 60 for number in range(6)}}
+        with override_settings(DURABLE={"RETENTION": retention}):
+            messages = configuration.check_retention()
+        assert ids(messages) == ["durable.W086"] * 6
+        assert messages[-1].msg == 'RETENTION names no workflow: "old.workflow_5".'
+
 
 class Deaf:
     def encode(self, value: object) -> str:

@@ -713,7 +713,7 @@ def check_mistakes(**_: object) -> list[CheckMessage]:
     return found
 
 
-_MOST_NAMED: Final = 5  # unknown workflows, each in a message of its own
+_MOST_NAMED: Final = 5  # unknown workflows, each in a message of its own; one more has its own too
 
 
 @register(TAG)
@@ -729,11 +729,12 @@ def check_retention(**_: object) -> list[CheckMessage]:
         return [Error(f'DURABLE["RETENTION"]: {error}.', hint=error.hint, id="durable.E009")]
     known = [each.name for each in registry.all()]
     unknown = [name for name in policy.workflows if name not in known]
+    named = unknown if len(unknown) == _MOST_NAMED + 1 else unknown[:_MOST_NAMED]
     messages: list[CheckMessage] = []
-    for name in unknown[:_MOST_NAMED]:
+    for name in named:
         hint = f"{_nearest(name, known)}If runs of it are left over, keep the line and silence this check."
         messages.append(Warning(f'RETENTION names no workflow: "{name}".', hint=hint, id="durable.W086"))
-    if (further := len(unknown) - _MOST_NAMED) > 0:
+    if further := len(unknown) - len(named):
         hint = "If runs of them are left over, keep the lines and silence this check."
         messages.append(Warning(f"RETENTION names {further} more unknown workflows.", hint=hint, id="durable.W086"))
     return messages
