@@ -5,7 +5,8 @@ The problems of durable's errors are in `durable.listings.problems`. An error th
 an exception, for Django to report.
 
 The answer stored for a key is the operation's result, refusals included. A refusal before the operation, for a missing
-permission or an invalid form, leaves the key free.
+permission or an invalid form, leaves the key free. So does trouble of the server, which a repeated request may not
+meet again: a statement that took too long, for example.
 """
 
 from __future__ import annotations
@@ -273,6 +274,7 @@ _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Call
 
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
+_TROUBLE: Final = 500  # and above: not an answer of the operation, which is rolled back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +330,7 @@ def _answer(request: Request, perform: Callable[[], Done]) -> Answer:
         done = perform()
     except Exception as error:
         problem = problem_of(error)
-        if problem is None:
+        if problem is None or problem.status >= _TROUBLE:
             raise
         return _refusal(request, problem)
     headers = {"Location": done.location} if done.location else {}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
@@ -93,6 +94,26 @@ def test_any_text_may_be_answered() -> None:
     answer = Answer(status=200, body="\x00\ud800é", headers={"Location": "/é"})
     asked(perform=lambda: answer)
     assert asked() == (answer, True)
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_a_request_that_the_database_has_cut_off_may_be_repeated_with_its_key(api: Api) -> None:
+    add.using(id="a").start(1)
+    keys = ("host", "port", "user", "password", "dbname")
+    parameters = {key: value for key, value in connection.get_connection_params().items() if key in keys}
+    try:
+        with psycopg.connect(**parameters) as holder, connection.cursor() as cursor:
+            holder.execute("SELECT FROM durable_run WHERE id = 'a' FOR UPDATE")
+            cursor.execute("SET statement_timeout = '50ms'")  # as a site may for the role of its web processes
+            refused = api.post("/runs/a/pause", key="k")
+    finally:
+        connection.close()
+    problem(refused, 503, "statement-timeout")
+    assert refused["Retry-After"] == "60"
+    answer = api.post("/runs/a/pause", key="k")
+    assert (answer.status_code, answer.json()["state"]) == (200, "paused")
+    assert "Idempotency-Replayed" not in answer
 
 
 @pytest.mark.postgres
