@@ -4,7 +4,8 @@ Commits and synchronous functions run in the thread that waits for the loop, so 
 transactions of that thread (`durable.drivers.threads`); the event loop runs in another thread meanwhile. Most commits
 of a body without branches are sent from the loop itself (`durable.drivers.loop_commits`). The synchronous functions of
 branches run in threads of their own, as in a synchronous workflow, except for atomic steps. Branches that commit at the
-same time share a commit. Must not decide anything: operations do.
+same time share a commit. What the code awaits on another loop, in a thread of its own, is handed over alone: tasks of
+different loops cannot wait for each other. Must not decide anything: operations do.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class AsyncDriver:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._owner: LoopDelegate
+        self._loop: asyncio.AbstractEventLoop  # of the newest body; its code may await operations on another one
         self._commits: LoopCommits | None = None  # of the newest body
         self._spare_threads: asyncio.Semaphore
         self._forks = 0  # under way: then other branches wait for the owner's thread
@@ -81,6 +83,7 @@ class AsyncDriver:
         from durable.drivers.loop_commits import LoopCommits
 
         self._owner = LoopDelegate()
+        self._loop = asyncio.get_running_loop()
         self._commits = LoopCommits(self._owner, saves)
         self._spare_threads = asyncio.Semaphore(max(1, self.host.max_threads))
         self._forks = 0
@@ -178,8 +181,12 @@ class AsyncDriver:
 
     # -- effects
 
+    def _is_here(self) -> bool:
+        """Return whether the running loop is the body's."""
+        return asyncio.get_running_loop() is self._loop
+
     async def _save(self, effect: Save) -> None:
-        if effect == SAVE:
+        if effect == SAVE and self._is_here():
             await self._save_gathered()
         else:
             await self._owner.call(self.host.save, effect)
@@ -222,7 +229,7 @@ class AsyncDriver:
 
     async def _call_unawaited(self, effect: Call) -> Any:
         """Call a step's function in the owner's thread; in a thread of its own while there are branches."""
-        if not self._forks or self.host.max_threads <= 1:
+        if not self._forks or self.host.max_threads <= 1 or not self._is_here():
             return await self._owner.call_user_code(call_unawaited, effect, self.host)
         async with self._spare_threads:
             call = partial(call_unawaited, effect, self.host)

@@ -69,13 +69,11 @@ class LoopCommits:
         self._owner.leave()
 
     def begin(self) -> asyncio.Future[Outcome[None]] | None:
-        """Begin to commit what the journal holds.
+        """Begin to commit what the journal holds. Called on the body's loop.
 
         Return a future of the outcome, None if the save has to be handed over.
         """
-        if self._is_over or self._save is not None or asyncio.get_running_loop() is not self._loop:
-            return None
-        if not self._owner.take_turn():
+        if self._is_over or self._save is not None or not self._owner.take_turn():
             return None
         try:
             if not self._is_over and self._is_sent():

@@ -19,6 +19,7 @@ import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
+from pytest_django import Settings
 
 from durable import AsyncContext, workflow
 from durable.core.control_flow import LeaseLost
@@ -395,6 +396,32 @@ def test_steps_on_a_loop_of_the_codes_own_are_committed_by_the_thread(sent: list
     one_pass(claimed(handle))
     assert_done_once(handle)
     assert not sent
+
+
+def note_plainly(number: int) -> int:
+    _calls.append(number)
+    return number
+
+
+@workflow(name="drivers.loop_commits_branches_elsewhere")
+async def branches_elsewhere(ctx: AsyncContext, *, is_plain: bool) -> dict[str, list[int]]:
+    async def steps(branch: AsyncContext) -> list[int]:
+        function: Any = note_plainly if is_plain else note
+        return [await branch.step(f"step-{number}", function, number) for number in range(COUNT)]
+
+    async def body(branch: AsyncContext) -> list[int]:
+        return await asyncio.to_thread(asyncio.run, steps(branch))
+
+    return await ctx.join("all", dict.fromkeys("abcd", body))
+
+
+@pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "async"])
+def test_branches_on_loops_of_the_codes_own_do_not_wait_for_each_other(settings: Settings, *, is_plain: bool) -> None:
+    settings.DURABLE = {**settings.DURABLE, "MAX_BRANCH_THREADS": 2}
+    handle = branches_elsewhere.start(is_plain=is_plain)
+    one_pass(claimed(handle))
+    assert handle.output == {name: list(range(COUNT)) for name in "abcd"}
+    assert sorted(_calls) == sorted([*range(COUNT)] * 4)
 
 
 def disconnect() -> None:
