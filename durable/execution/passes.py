@@ -73,9 +73,9 @@ def _without_collections() -> Iterator[None]:
     if not gc.isenabled():  # another thread loads one, and will enable it
         yield
         return
-    _collects_later = True
-    gc.disable()
     try:
+        _collects_later = True
+        gc.disable()
         yield
     finally:
         gc.enable()

@@ -1,5 +1,5 @@
 """What a forked child does not take over: the signal handlers of a worker, but not those of the project's own code, and
-a pause of garbage collection.
+a pause of garbage collection. Neither does the process itself keep that pause.
 """
 
 import gc
@@ -48,3 +48,18 @@ def test_a_child_forked_while_another_thread_loads_a_history_collects_its_garbag
     finally:
         gc.enable()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == is_enabled
+
+
+def test_an_interruption_at_the_begin_of_a_pause_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    disable = gc.disable
+
+    def interrupted() -> None:
+        disable()
+        raise KeyboardInterrupt  # as a signal handler may as soon as the call has returned
+
+    monkeypatch.setattr(gc, "disable", interrupted)
+    with pytest.raises(KeyboardInterrupt), without_collections():
+        pass
+    is_enabled = gc.isenabled()
+    gc.enable()
+    assert is_enabled
