@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import inspect
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -59,36 +57,9 @@ from durable.instrumentation import observers
 from durable.mistakes import mistakes_of
 from durable.runtime import Runtime
 from durable.store import Store
+from durable.store.tables.rows import without_collections
 
 __all__ = ["PassOutcome", "execute_pass"]
-
-
-_collects_later = False  # a thread loads a history
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Collect no garbage: loading a long history makes objects that stay, and takes nearly twice as long with it."""
-    global _collects_later
-    if not gc.isenabled():  # another thread loads one, and will enable it
-        yield
-        return
-    try:
-        _collects_later = True
-        gc.disable()
-        yield
-    finally:
-        gc.enable()
-        _collects_later = False
-
-
-def _collect_in_child() -> None:
-    """Enable collections in a forked child, which the thread that would do so is not part of."""
-    if _collects_later:
-        gc.enable()
-
-
-os.register_at_fork(after_in_child=_collect_in_child)
 
 
 class PassHost:
@@ -120,8 +91,8 @@ class PassHost:
         self.environment = PassEnvironment(
             run, at, eviction=eviction, transactions=self._transactions, events=self.events, mistakes=mistakes
         )
-        with _without_collections():
-            history = self._queries.history()
+        history = self._queries.history()
+        with without_collections():
             self.journal = self.journal_class(run, history, self.environment, history.limits, history.saved)
         self._commits = CommitSession(
             self.journal,

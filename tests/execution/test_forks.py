@@ -12,7 +12,7 @@ import pytest
 from rq import Worker
 
 from durable.execution.connections import _is_workers_handler
-from durable.execution.passes import _without_collections
+from durable.store.tables.rows import without_collections
 from durable.worker.process import _stop_before_work
 
 
@@ -40,7 +40,7 @@ def test_a_child_forked_while_another_thread_loads_a_history_collects_its_garbag
     if not is_enabled:
         gc.disable()
     try:
-        with _without_collections():
+        with without_collections():
             assert not gc.isenabled()
             if not (child := os.fork()):
                 os._exit(gc.isenabled())

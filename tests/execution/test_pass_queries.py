@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 
+import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -16,6 +19,7 @@ from durable.conf import conf
 from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import store_for
+from tests.support.locks import other_session, until_sessions_wait_for_locks
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
@@ -119,3 +123,23 @@ def test_a_send_looks_and_then_is_one_statement() -> None:
     handle = receiving.start()
     with counted(2):
         handle.send("news", "good")
+
+
+def test_garbage_is_collected_while_the_load_of_a_history_waits_for_a_lock() -> None:
+    handle = steps.start(STEPS)
+    run_pass(handle)
+    handle.wake()
+
+    def another_pass() -> str | None:
+        try:
+            return run_pass(handle)[0].state
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(**other_session()) as other:
+            other.execute("LOCK TABLE durable_entry IN ACCESS EXCLUSIVE MODE")
+            passing = pool.submit(another_pass)
+            until_sessions_wait_for_locks()
+            assert gc.isenabled()
+        assert passing.result(60) == "sleeping"
