@@ -680,10 +680,14 @@ class _SentSave:
                 batch = journal.take_batch(None, None)
                 assert batch is not None, "the journal holds entries"
                 self._batch, self._generation = batch, journal.taken
-            if self._commit.send(batch):
-                return True
-            journal.restore_batch(batch)
-            return False
+            try:
+                is_sent = self._commit.send(batch)
+            except Exception as error:  # the batch cannot be written down
+                journal.is_lost = True
+                raise pass_aborted(journal.run, error) from error
+            if not is_sent:
+                journal.restore_batch(batch)
+            return is_sent
 
     def proceed(self) -> bool:
         self._of.end_forked_child()

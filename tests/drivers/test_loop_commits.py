@@ -22,7 +22,7 @@ from django.db import connection
 from pytest_django import Settings
 
 from durable import AsyncContext, workflow
-from durable.core.control_flow import LeaseLost
+from durable.core.control_flow import LeaseLost, PassAborted
 from durable.drivers import loop_threads, threads
 from durable.drivers.host import SentSave
 from durable.drivers.loop_commits import LoopCommits
@@ -242,6 +242,28 @@ def test_a_commit_that_the_server_cancels_is_repeated(sent: list[SentSave]) -> N
     handle = attacked(lambda attack: attack.other.execute("SELECT pg_cancel_backend(%s)", [attack.backend]))
     assert_done_once(handle)
     assert not all(save.is_plain for save in sent)
+
+
+@workflow(name="drivers.loop_commits_unwritable")
+async def unwritable(ctx: AsyncContext) -> None:
+    for number in range(BEFORE):
+        await ctx.step(f"step-{number}", note, number)
+    await ctx.get_version("change", latest=10**5000)  # which Python writes down in no JSON
+    try:
+        await ctx.step("last", note, COUNT)
+    except Exception as error:
+        _seen.append(error)
+        raise
+
+
+def test_a_commit_that_cannot_be_written_down_ends_the_pass_and_does_not_reach_the_code() -> None:
+    _seen.clear()
+    handle = unwritable.start()
+    with pytest.raises(PassAborted, match="4300 digits"):
+        one_pass(claimed(handle))
+    assert _seen == []
+    assert _calls == [*range(BEFORE), COUNT]
+    assert Entry.objects.filter(run=handle.id).count() == BEFORE
 
 
 def test_a_commit_with_an_old_fence_writes_nothing(sent: list[SentSave]) -> None:
