@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
@@ -56,27 +57,32 @@ class OfRecords(Operation):
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
     ) -> None:
         """Write into durable's database, which has to have its tables."""
-        connection = schema_editor.connection
-        if connection.alias != conf.DATABASE:
-            return
+        if schema_editor.connection.alias == conf.DATABASE:
+            self._check_table(
+                schema_editor.connection,
+                f"the migration of {app_label} is applied before durable's own: add "
+                '("durable", "0002_routines") to its dependencies.',
+            )
+            self.apply_to(schema_editor.connection.alias)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Take the operation back in durable's database, which has to have its tables."""
+        if schema_editor.connection.alias == conf.DATABASE:
+            self._check_table(
+                schema_editor.connection,
+                f"the migration of {app_label} is taken back, and durable's tables are not there: apply durable's "
+                "migrations first (`manage.py migrate durable`). If they were taken back before this one, add "
+                '("durable", "0002_routines") to its dependencies.',
+            )
+            self.take_back(schema_editor.connection.alias)
+
+    def _check_table(self, connection: BaseDatabaseWrapper, problem: str) -> None:
         if self.table not in connection.introspection.table_names():
             from durable.renames.rewriting import RenameRefused
 
-            raise RenameRefused(
-                f"the migration of {app_label} is applied before durable's own: add "
-                '("durable", "0002_routines") to its dependencies. Nothing was written.'
-            )
-        self.apply_to(connection.alias)
-
-    def database_backwards(
-        self,
-        app_label: str,  # noqa: ARG002  # Django's signature
-        schema_editor: BaseDatabaseSchemaEditor,
-        *_states: ProjectState,
-    ) -> None:
-        """Take the operation back in durable's database."""
-        if schema_editor.connection.alias == conf.DATABASE:
-            self.take_back(schema_editor.connection.alias)
+            raise RenameRefused(f"{problem} Nothing was written.")
 
     def apply_to(self, alias: str) -> None:
         """Do the operation in this database."""

@@ -8,12 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from durable import Break, Context, Continue, current_step, get_run
 from durable.core.names.renames import Names, Rename, put_in_force
 from durable.inspection import history_counts, places
-from durable.migrations import RenameStep
+from durable.migrations import MoveClass, RenameQueue, RenameStep, RenameWorkflow
 from durable.models import (
     Attempt,
     Cause,
@@ -26,6 +27,7 @@ from durable.models import (
     Run,
     StepSave,
 )
+from durable.renames.operations import OfRecords
 from durable.renames.rewriting import RenameRefused
 from durable.worker.executor import note
 from tests.renames.conftest import apply, go_on, locations, unapply
@@ -441,3 +443,26 @@ def test_a_rename_of_an_ended_run_raises_its_change_seq(deploys: Deploys, shop: 
     apply(RENAME)
     assert locations() == ["charge card"]
     assert Run.objects.get(pk="order-1").change_seq == before.change_seq + 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("move", "told"),
+    [
+        (apply, "is applied before durable's own: add"),
+        (unapply, "taken back, and durable's tables are not there: apply durable's migrations first"),
+    ],
+    ids=["forwards", "backwards"],
+)
+@pytest.mark.parametrize(
+    "operation",
+    [RENAME, RenameWorkflow("a.b", "a.c", wait=0), RenameQueue("a", "b", wait=0), MoveClass("a.B", "a.C")],
+    ids=lambda each: type(each).__name__,
+)
+def test_without_durables_tables_it_is_told_what_to_do(
+    operation: OfRecords, move: Callable[[OfRecords], None], told: str
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {operation.table} RENAME TO away")
+    with pytest.raises(RenameRefused, match=told):
+        move(operation)
