@@ -58,9 +58,9 @@ BACKOFF: Final = (0.02, 1.0)  # seconds between two tries: after the first one, 
 
 #: SQLSTATEs of a statement that certainly had no effect, and may succeed soon: serialization failure, deadlock, lock
 #: timeout, statement timeout, disk full. And of a statement in an unsuitable session: read only, without the
-#: permission, the table or the function, without the schema.
+#: permission, the table or the function, without the schema, without the prepared statement.
 NO_EFFECT: Final = frozenset(
-    {"40001", "40P01", "55P03", "57014", "53100", "25006", "42501", "42P01", "42883", "3F000"},
+    {"40001", "40P01", "55P03", "57014", "53100", "25006", "42501", "42P01", "42883", "3F000", "26000"},
 )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection
+from django.db import connection, transaction
 from pytest_django import Settings
 
 from durable import AsyncContext, workflow
@@ -26,7 +26,7 @@ from durable.core.control_flow import LeaseLost, PassAborted
 from durable.drivers import loop_threads, threads
 from durable.drivers.host import SentSave
 from durable.drivers.loop_commits import LoopCommits
-from durable.execution.connections import CHILD_EXIT_STATUS
+from durable.execution.connections import CHILD_EXIT_STATUS, abandon_transactions
 from durable.handles import Handle
 from durable.models import Entry, RunStatus
 from durable.store.postgres import libpq
@@ -402,6 +402,32 @@ def test_a_statement_that_the_session_has_forgotten_is_sent_whole(sent: list[Sen
     assert_done_once(handle)
     assert not sent[-1].is_plain
     assert libpq._unnamed == {connection.alias}
+
+
+@workflow(name="drivers.loop_commits_forgotten_within")
+async def forgotten_within(ctx: AsyncContext) -> None:
+    for number in range(BEFORE):
+        await ctx.step(f"step-{number}", note, number)
+    await sync_to_async(lambda: connection.connection.pgconn.exec_(b"DEALLOCATE ALL"))()
+    opening: list[asyncio.Task[None]] = []
+
+    async def last() -> None:
+        opening.append(asyncio.create_task(sync_to_async(transaction.atomic().__enter__)()))
+
+    await ctx.step("last", last)
+    _seen.append("went on")
+
+
+def test_a_statement_that_was_forgotten_is_not_repeated_in_a_transaction_of_other_code(sent: list[SentSave]) -> None:
+    _seen.clear()
+    handle = forgotten_within.start()
+    with pytest.raises(PassAborted):
+        one_pass(claimed(handle))
+    assert connection.in_atomic_block
+    abandon_transactions()  # as the worker does after each pass
+    assert _seen == []
+    assert Entry.objects.filter(run=handle.id).count() == BEFORE
+    assert not sent[-1].is_plain
 
 
 async def _all_steps(ctx: AsyncContext) -> list[int]:

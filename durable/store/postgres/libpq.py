@@ -120,7 +120,7 @@ class SQLFunction:
         connection: Any = connections[alias] if sent is None else sent.connection
         try:
             if sent is not None:
-                return self._answered(sent, texts)
+                return self._answered(sent)
             return self._called(connection, texts, uninterrupted=uninterrupted)
         except InternalError as error:
             raise sessions.refused(connection, error) from error.__cause__
@@ -155,17 +155,17 @@ class SQLFunction:
             with connection.wrap_database_errors:  # here only: this is for each call
                 raise
 
-    def _answered(self, sent: SentCall, texts: Sequence[str | None]) -> Row:
+    @staticmethod
+    def _answered(sent: SentCall) -> Row:
+        """Return the row of a call that was sent. Raises Django's database errors, for a forgotten statement too: other
+        code may have begun a transaction since, and what is repeated in it would end with it.
+        """
         connection = sent.connection
-        try:
+        with connection.wrap_database_errors:
             answer = sent.answer()
-            if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
-                return _row(answer)
-        except psycopg.Error:
-            with connection.wrap_database_errors:
-                raise
-        _forget_names(sessions.driver_connection(connection), connection.alias)
-        return self._called(connection, texts, uninterrupted=True)
+            if answer.error_field(DiagnosticField.SQLSTATE) == _FORGOTTEN:
+                _forget_names(sessions.driver_connection(connection), connection.alias)
+            return _row(answer)
 
     def _answer(self, raw: psycopg.Connection[Any], values: Any, *, by_name: bool, uninterrupted: bool) -> PGresult:
         pgconn = raw.pgconn
