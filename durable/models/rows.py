@@ -19,7 +19,7 @@ from dataclasses import fields
 from enum import StrEnum
 from operator import attrgetter
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -73,8 +73,12 @@ class Recorded(Generic[R]):
         names = [each.name for each in fields(kind)]  # type: ignore[arg-type]  # a dataclass
         self._values = [(name, others.get(name) or attrgetter(name)) for name in names]
 
-    def __get__(self, row: Any, owner: type | None = None) -> R:
-        return self._kind(**{name: value(row) for name, value in self._values})
+    @overload
+    def __get__(self, row: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, row: models.Model, owner: type | None = None) -> R: ...
+    def __get__(self, row: models.Model | None, owner: type | None = None) -> Self | R:
+        return self if row is None else self._kind(**{name: value(row) for name, value in self._values})
 
 
 _FEW: Final = 1_000  # names that `Among` looks up one by one

@@ -7,11 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.apps import apps
 
 from durable.core.control_flow import LeaseLost
 from durable.core.new_runs import NewRun
 from durable.core.records import RunChange, RunRecord, SavedDetails, TagChange
 from durable.core.time_limits import RunLimits
+from durable.models import RunLimit
+from durable.models.rows import Recorded
 from durable.store import Store
 from tests.store.family import a_child, start_children
 from tests.store.making import HOSTILE, LEASE, NOW, a_new_run, a_run, an_entry, at, commit, started, the
@@ -284,3 +287,9 @@ def test_a_transaction_that_is_undone_leaves_none(store: Store) -> None:
         start_and_fail()
     assert store.tags(["run", "before"]) == {"before": ACME}
     assert the(store, "before") is not None
+
+
+def test_the_records_of_rows_are_attributes_of_their_classes_too() -> None:
+    found = [getattr(model, "record", None) for model in apps.get_app_config("durable").get_models()]
+    assert sum(isinstance(each, Recorded) for each in found) > 5
+    assert RunLimit.record is vars(RunLimit)["record"]
