@@ -39,7 +39,6 @@ from durable.models import Build, Entry, EntryMetadata, Failure, QueueMessage, R
 from durable.models.run import RunQuerySet
 from durable.models.workers import DEAD_AFTER
 
-_MOST = 200  # workers to read
 _NAMED = 3  # builds that a sentence names
 #: Verbs that are not offered until there is another build: the run would meet the same code again.
 WITHHELD = ("recover",)
@@ -120,7 +119,8 @@ def misfits_of_failed(ids: Iterable[str], now: datetime) -> set[str]:
 
 def _living(now: datetime) -> list[WorkerProcess]:
     rows = WorkerProcess.objects.using(read_alias()).filter(last_seen_at__gte=now - DEAD_AFTER)
-    return list(rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-started_at")[:_MOST])
+    # all of them: any may be the only one that serves a queue
+    return list(rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-started_at"))
 
 
 def _serving(living: Iterable[WorkerProcess], queue: str) -> list[WorkerProcess]:
@@ -179,7 +179,7 @@ def _workers(queue: str, now: datetime) -> tuple[int, int]:
     if not slots:
         return 0, 0
     held = Run.objects.using(read_alias()).filter(lease_expires_at__gt=now, worker__in=list(slots))
-    numbers = Counter(held.order_by("lease_expires_at").values_list("worker", flat=True)[:_CAP])
+    numbers = Counter(held.order_by().values_list("worker", flat=True))
     return len(slots), sum(numbers[name] >= number for name, number in slots.items())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from copy import copy
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from django.utils import timezone
 from durable import Context, CriticalError, Handle, get_run, runtime, workflow
 from durable.inspection.explain_states import Explanation
 from durable.inspection.explanation import explain_fully
-from durable.models import Run
+from durable.models import Run, WorkerProcess
 from tests.admin.pages import text_of, url
 from tests.support.stores import passed
 from tests.support.worker_rows import a_worker
@@ -175,3 +176,30 @@ class TestBacklog:
         assert why("r").detail == expected
         Run.objects.filter(id="r").update(wake_at=now + timedelta(hours=1))
         assert why("r").detail == ""
+
+    def test_each_of_many_workers_counts(self) -> None:
+        one.using(id="r").start(1)
+        now = timezone.now()
+        rows = [a_worker(f"early-{number}", slots=600) for number in range(2)]
+        copies = [copy(rows[0]) for _ in range(300)]
+        for number, each in enumerate(copies):
+            each.pk, each.name, each.queues, each.started_at = None, f"late-{number}", ["high"], now
+        WorkerProcess.objects.bulk_create(copies)
+        run = Run.objects.get(pk="r")
+        Run.objects.bulk_create(
+            Run(
+                id=f"held-{number}",
+                workflow=run.workflow,
+                queue=run.queue,
+                input=run.input,
+                state="running",
+                wake_at=now,
+                created_at=now,
+                started_at=now,
+                fence=1,
+                worker=rows[number % 2].name,
+                lease_expires_at=now + timedelta(hours=1),
+            )
+            for number in range(1_200)
+        )
+        assert why("r").detail == "2 of 2 workers that serve its queue are busy"
