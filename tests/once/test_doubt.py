@@ -447,6 +447,35 @@ def test_a_second_restore_puts_all_in_doubt_again(h: Harness) -> None:
     assert [each.location for each in h.held(run)] == ["b"]
 
 
+@pytest.mark.parametrize("is_open", [True, False], ids=["before the decision", "after the decision"])
+def test_a_failed_run_that_was_recovered_in_the_lost_time_is_in_doubt_if_it_is_recovered_again(
+    h: Harness, is_open: bool
+) -> None:
+    fails = [True]
+
+    def fail_once() -> str:
+        if fails[0]:
+            raise CriticalError
+        return do()
+
+    run = h.start(lambda ctx: ctx.step("a", fail_once))
+    h.settle()
+    backup = Backup(h)
+    fails[0] = False
+    run.recover()
+    h.settle()
+    backup.restore()
+    assert (run.state, len(LEDGER)) == ("failed", 1)
+    if is_open:
+        run.recover()
+    h.put_in_doubt()
+    if not is_open:
+        run.recover()
+    h.settle()
+    assert [each.location for each in h.held(run)] == (["a"] if is_open else [])
+    assert len(LEDGER) == (1 if is_open else 2)
+
+
 def test_verify_of_a_step_that_a_replay_has_copied_is_asked_by_the_key_of_the_attempt(h: Harness) -> None:
     """The new run has keys of its own, which the other side has never seen: it would say that nothing was done."""
     fails = [True]
