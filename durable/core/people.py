@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from durable.core.duration import Duration, parse_duration
 from durable.core.effects import Operation
@@ -236,6 +237,15 @@ def assignee_of(to: Any) -> tuple[str, str]:
     )
 
 
+def _named(text: str) -> list[str]:
+    """Return the keys of users whose name or primary key is this text: JSON has a key of UUIDs as text."""
+    try:
+        key = str(UUID(text))
+    except ValueError:
+        key = text
+    return [f"username:{text}", f"user:{key}"]
+
+
 def _excluded(not_by: Any) -> Iterable[str]:
     """Return the keys of those who may not answer."""
     if not_by is None:
@@ -246,10 +256,10 @@ def _excluded(not_by: Any) -> Iterable[str]:
         return [not_by.key]
     if hasattr(not_by, "get_username"):
         return [key_of_user(not_by)]
-    if isinstance(not_by, int) and not isinstance(not_by, bool):
+    if isinstance(not_by, int | UUID) and not isinstance(not_by, bool):
         return [f"user:{not_by}"]
     if isinstance(not_by, str) and 0 < len(not_by) < _MOST_KEY - 20:
-        return [STARTER] if not_by == STARTER else [f"username:{not_by.removeprefix('user:')}"]
+        return [STARTER] if not_by == STARTER else _named(not_by.removeprefix("user:"))
     if isinstance(not_by, Iterable) and not isinstance(not_by, str | bytes | Mapping):
         return [key for each in not_by for key in _excluded(each)]
     raise TypeError(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, User
@@ -14,6 +16,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from durable import AsyncContext, Context, CriticalError
+from durable.core.people import asked_of, key_of_user
 from durable.errors import (
     EntryNotFoundError,
     FormInvalidError,
@@ -207,15 +210,34 @@ def test_a_permission_that_was_taken_away_is_gone_at_once(h: Harness, people: Pe
         h.answer(run, "approve refund", True, by=anna)
 
 
-@pytest.mark.parametrize("how", ["row", "key", "name", "list"])
+@pytest.mark.parametrize("how", ["row", "key", "key as text", "name", "prefixed name", "list"])
 def test_four_eyes_are_more_than_two(h: Harness, people: People, how: str) -> None:
     anna, bert = people.allowed("anna"), people.allowed("bert")
-    excluded: Any = {"row": anna, "key": anna.pk, "name": "anna", "list": [people.eve, anna]}[how]
+    excluded: Any = {
+        "row": anna,
+        "key": anna.pk,
+        "key as text": str(anna.pk),  # as JSON has a key that is no number
+        "name": "anna",
+        "prefixed name": "user:anna",
+        "list": [people.eve, anna],
+    }[how]
     run = opened(h, not_by=excluded)
     assert questions_for(anna) == []
     with pytest.raises(NotAllowedError, match="four eyes"):
         h.answer(run, "approve refund", True, by=anna)
     h.answer(run, "approve refund", True, by=bert)
+
+
+@pytest.mark.parametrize("how", ["value", "text", "capitals", "digits alone", "list"])
+def test_a_user_whose_key_is_a_uuid_may_be_excluded(how: str) -> None:
+    key = UUID("b39625df-4c75-417b-8e61-0a40c62857fd")
+    anna = SimpleNamespace(pk=key, get_username=lambda: "anna")
+    ways = {"value": key, "text": str(key), "capitals": str(key).upper(), "digits alone": key.hex, "list": [key]}
+    asked = asked_of(
+        **{"form": None, "permission": CHANGE, "to": None, "about": None, "not_by": ways[how], "approvals": 1},
+        **{"text": "", "remind": None, "escalate": None, "mail": None},
+    )
+    assert key_of_user(anna) in asked.not_by
 
 
 def test_the_starter_may_not_answer(h: Harness, people: People) -> None:
