@@ -548,8 +548,9 @@ def check_time_zones(**_: object) -> list[CheckMessage]:
     if settings.USE_TZ:
         return []
     hint = (
-        "Set USE_TZ = True, the default of Django. Times that your own models have stored are then read as UTC on PostgreSQL "
-        "and SQLite; Django's documentation on time zones has a migration guide."
+        "Set USE_TZ = True, the default of Django. On PostgreSQL the times that your own models have stored stay the moments "
+        "that they are. On SQLite they are then read as UTC, whatever TIME_ZONE they were written in; Django's documentation "
+        "on time zones has a migration guide."
     )
     return [Error("durable needs aware times, and USE_TZ is False.", hint=hint, id="durable.E018")]
 

@@ -53,6 +53,7 @@ def test_naive_times_are_refused(command: Command, start: list[str]) -> None:
     assert done.returncode != 0
     assert "durable.E018" in done.stderr
     assert "USE_TZ = True" in done.stderr
+    assert "On PostgreSQL the times that your own models have stored stay the moments that they are" in done.stderr
     assert "Traceback" not in done.stderr
 
 
