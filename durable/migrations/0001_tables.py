@@ -7,9 +7,9 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management import CommandError
-from django.db import migrations
+from django.db import migrations, router
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations.state import StateApps
+from django.db.migrations.state import ProjectState, StateApps
 from django.db.models import (
     CASCADE,
     SET_NULL,
@@ -32,6 +32,7 @@ from django.db.models import (
     UniqueConstraint,
 )
 
+from durable.models.operators import set_null_where_the_log_is
 from durable.models.rows import ErrorField, JSONTextField, NameField, QueueField, SafeTextField, SummaryField
 from durable.store.routines.operations import RoomForUpdates
 
@@ -79,6 +80,21 @@ def refuse_tables_of_before(_apps: StateApps, schema_editor: BaseDatabaseSchemaE
         "only the tables and functions whose names begin with durable_, and delete the rows of the app durable from "
         "django_migrations before that."
     )
+
+
+class CreateAuditLog(migrations.CreateModel):
+    """Create the audit log, whose reference to users is a constraint only where the project has users.
+
+    A router may keep the table of users out of durable's database. The log has no users' keys there, only names.
+    """
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        """Create the table."""
+        actor = to_state.apps.get_model(app_label, self.name)._meta.get_field("actor")
+        actor.db_constraint = router.allow_migrate_model(schema_editor.connection.alias, actor.related_model)
+        super().database_forwards(app_label, schema_editor, from_state, to_state)
 
 
 class Migration(migrations.Migration):
@@ -553,7 +569,7 @@ class Migration(migrations.Migration):
             ],
             options={"ordering": ["id"], "indexes": [Index(fields=["run", "id"], name="durable_log_of_run")]},
         ),
-        migrations.CreateModel(
+        CreateAuditLog(
             name="OperatorAction",
             fields=[
                 _ID,
@@ -577,7 +593,7 @@ class Migration(migrations.Migration):
                         blank=True,
                         db_index=False,
                         null=True,
-                        on_delete=SET_NULL,
+                        on_delete=set_null_where_the_log_is,
                         related_name="+",
                         to=settings.AUTH_USER_MODEL,
                     ),

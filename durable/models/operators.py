@@ -7,13 +7,24 @@ Side tables, written by the sweep (`durable.rollups`): a run pays nothing for th
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
-from django.db import models
+from django.db import models, router
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from durable.models.rows import JSONTextField, NameField, Row, SafeTextField
 from durable.models.run import Run
+
+
+def set_null_where_the_log_is(collector: Any, field: Any, rows: Any, using: str) -> None:
+    """Forget a deleted user. Django looks for references in the user's database, which may have no audit log."""
+    if router.allow_migrate_model(using, field.model):
+        models.SET_NULL(collector, field, rows, using)
+
+
+set_null_where_the_log_is.lazy_sub_objs = True  # type: ignore[attr-defined]  # as SET_NULL: no row is read
 
 
 class OperatorAction(Row):
@@ -34,7 +45,12 @@ class OperatorAction(Row):
         CODE = "code", _("code")
 
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+", db_index=False
+        settings.AUTH_USER_MODEL,
+        on_delete=set_null_where_the_log_is,
+        null=True,
+        blank=True,
+        related_name="+",
+        db_index=False,
     )
     actor_label = SafeTextField[str, str](default="", blank=True)
     source = NameField[str, str](_("source"), max_length=16, choices=Source.choices)

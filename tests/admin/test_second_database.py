@@ -82,6 +82,47 @@ def test_each_page_and_a_verb(elsewhere: tuple[Stage, Client], make_user: Any) -
     assert (action.actor_label, action.actor_id) == ("ada", None)  # no such user there; the name is kept
 
 
+class StrictRouter(Router):
+    """As Django's documentation writes one: the second database has durable's tables, and the first has all others."""
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
+        return (db == ALIAS) == (app_label == "durable")
+
+
+@pytest.fixture
+def apart(
+    db: None, log_in: Callable[..., Client], django_db_blocker: DjangoDbBlocker, postgres_server: EmbeddedPostgres
+) -> Iterator[tuple[Stage, Client]]:
+    client = log_in(*OPERATOR)
+    config = database_from(postgres_server.create_database("admin_apart"))
+    with (
+        django_db_blocker.unblock(),
+        override_settings(DURABLE={"DATABASE": ALIAS}, DATABASE_ROUTERS=[StrictRouter()]),
+        migrated(ALIAS, config, apps=["durable"]),
+        connections["default"].execute_wrapper(stray),
+        staged() as stage,
+    ):
+        yield stage, client
+
+
+def test_the_database_has_no_users(apart: tuple[Stage, Client]) -> None:
+    stage, client = apart
+    tables = connections[ALIAS].introspection.table_names()
+    assert {each.partition("_")[0] for each in tables} == {"durable", "django"}  # and what Django's migrations keep
+    stage.start(flows.approve, id="run")
+    for address in [url("changelist"), "/admin/durable/", url("change", "run"), "/admin/durable/operatoraction/"]:
+        assert client.get(address).status_code == 200, address
+    done = client.post(url("act", "run", "cancel"), hidden(client.get(url("act", "run", "cancel"))))
+    assert done.status_code == 302
+    [action] = OperatorAction.objects.all()
+    assert (action.action, action.actor_label, action.actor_id) == ("cancel", "ada", None)
+
+
+def test_a_user_is_deleted_where_there_is_no_audit_log(apart: tuple[Stage, Client]) -> None:
+    ada = User.objects.get(username="ada")
+    assert ada.delete()[1]["auth.User"] == 1  # `stray` would have met a look for the user's actions
+
+
 class StaleReplica:
     """A router of a project whose reads go to a replica. This one has durable's tables and none of the rows."""
 
