@@ -54,6 +54,28 @@ class ThreadTenant:
                 ThreadTenant.entered -= 1
 
 
+#: What belongs to the process: a variable of a module, and one in a dict.
+process_tenant: str | None = None
+of_process: dict[str, str | None] = {"tenant": None}
+
+
+class ProcessTenant:
+    """Carries what belongs to the process, as a project with one thread for each process keeps it."""
+
+    def save(self) -> Any:
+        return of_process["tenant"]
+
+    @contextmanager
+    def restored(self, value: str) -> Iterator[None]:
+        global process_tenant
+        before = process_tenant, of_process["tenant"]
+        process_tenant = of_process["tenant"] = value
+        try:
+            yield
+        finally:
+            process_tenant, of_process["tenant"] = before
+
+
 carry = Tenant()
 thread_carry = ThreadTenant()
 
@@ -107,3 +129,7 @@ class Queries:
     def restored(self, value: int) -> Iterator[None]:
         with Tenant().restored(User.objects.get(pk=value).username):
             yield
+
+
+def of_the_process() -> list[str | None]:
+    return [process_tenant, of_process["tenant"]]

@@ -25,7 +25,7 @@ from durable.operations.schedules.tick import tick_due
 from durable.runtime import Runtime
 from durable.testing import Harness
 from tests.carry import carrying
-from tests.carry.carrying import Broken, ThreadTenant, tenant, thread_tenant
+from tests.carry.carrying import Broken, ThreadTenant, of_the_process, tenant, thread_tenant
 from tests.support.stores import in_force, settle
 
 CARRY = {"tenant": "tests.carry.carrying.carry"}
@@ -428,3 +428,17 @@ def test_no_end_is_made_for_the_wrong_tenant(at: Runtime) -> None:
 
 def refuse(_value: Any) -> Any:
     raise LookupError("no such tenant")
+
+
+def test_the_replay_of_a_harness_has_what_a_carrier_puts_into_variables_of_a_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def code(ctx: Context) -> Any:
+        ctx.step("step", seen)
+        return of_the_process()
+
+    with carrying_with({"tenant": "tests.carry.carrying.ProcessTenant"}), Harness() as h:
+        monkeypatch.setitem(carrying.of_process, "tenant", "acme")
+        handle = h.start(code)
+        monkeypatch.setitem(carrying.of_process, "tenant", None)
+        assert h.finish(handle).output == ["acme", "acme"]

@@ -58,14 +58,15 @@ def replay(record: RunRecord, definition: WorkflowDefinition, at: Runtime, histo
     host = _Host(claimed, history, replace(at, on_operation=found.trace.note))
     given = host.environment.decode_input()
     host.journal.scheduled_for = given.get("scheduled_for")
-    function = host.counterparts.of(definition.function)
 
     def drive() -> None:
-        operation = _replayed(host, lambda context: function(context, *given["args"], **given["kwargs"]), found)
-        if definition.is_async:
-            operation = AsyncDriver(host).with_loops(operation)
         leave_code_around()
         with running_workflow(record.id, record.workflow), carriers.restored_for_replay(record):
+            # the variables of the code are copied as the carriers have set them
+            function = host.counterparts.of(definition.function)
+            operation = _replayed(host, lambda context: function(context, *given["args"], **given["kwargs"]), found)
+            if definition.is_async:
+                operation = AsyncDriver(host).with_loops(operation)
             SyncDriver(host).drive(operation)
 
     dice = random.getstate()
