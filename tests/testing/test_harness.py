@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import uuid
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from django.contrib.auth.models import Group
@@ -12,6 +13,7 @@ from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 
 from durable import Context, Handle, aget_run, get_run, workflow
+from durable.core import ids
 from durable.errors import MessageTimeoutError, RunConflictError, RunNotFoundError
 from durable.testing import Harness, SimulatedCrash
 
@@ -116,6 +118,37 @@ def test_due_runs_of_several_queues_are_passed_in_the_order_in_which_they_became
         h.advance(10)
         assert h.run_due() == 4
     assert passed == ["default-0", "high-1", "default-2", "high-3"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("store", ["memory", "database"])
+def test_runs_without_an_id_that_were_started_at_one_moment_begin_in_the_order_of_their_starts(
+    store: Literal["memory", "database"],
+) -> None:
+    begun: list[int] = []
+
+    def note(ctx: Any, number: int) -> None:
+        begun.append(number)
+
+    with Harness(now=NOW, store=store) as h:
+        for number in range(100):
+            h.start(note, number)
+        h.settle()
+    assert begun == list(range(100))
+
+
+def test_ids_are_made_in_order_and_not_ahead_of_a_clock_that_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids, "_newest", 0)
+    clock = [1_800_000_000_000_000_000]
+    monkeypatch.setattr("durable.core.ids.time.time_ns", lambda: clock[0])
+    made = [ids.new_id() for _ in range(10_000)]  # all at one moment
+    assert made == sorted(made)
+    assert len(set(made)) == len(made)
+    assert {uuid.UUID(each).version for each in made} == {7}
+    assert uuid.UUID(made[0]).int >> 80 == clock[0] // 1_000_000
+
+    clock[0] -= 60_000_000_000
+    assert uuid.UUID(ids.new_id()).int >> 80 == clock[0] // 1_000_000
 
 
 def test_runs_that_are_due_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
