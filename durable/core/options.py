@@ -76,7 +76,7 @@ class CommonStepOptions(TypedDict, total=False):
     verify_retries: int
     verify: Callable[..., Found[Any] | NotDone | Unknown] | None
     not_done: type[Exception] | tuple[type[Exception], ...]
-    unknown_timeout: Duration | None
+    unknown_timeout: Duration | tuple[Duration, Literal["fail"]] | None
     when_exhausted: WhenExhausted
     limit: str | None
     rate: str | None
@@ -108,7 +108,8 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
       `NotDone()` or `Unknown()`. Without it, and if it does not know, a person is asked (`handle.settle`).
     - `verify_retries`: how often `verify` is called again if it raises, by default 5, with the step's backoff.
     - `not_done`: classes of errors that say that nothing has happened, besides `NotDone`. The retries go on after them.
-    - `unknown_timeout`: the step fails if nobody has settled an unknown outcome for so long. By default it waits.
+    - `unknown_timeout`: the step fails if nobody has settled an unknown outcome for so long: "2 days", or with what is
+      done then `("2 days", "fail")`. "fail" alone: at once, nobody is asked. By default the step waits.
     - `when_exhausted`: "fail", or "hold": the step waits for a person when its attempts are used up, and the run stays
       open. By default what the workflow says.
     - `limit`: the function runs while the step holds a slot of this limit, "gpu", or "crm/acme" for the key "acme" of
@@ -145,7 +146,7 @@ class StepPolicy:
     verify: Callable[..., Any] | None = None
     verify_retries: int = 5
     not_done: tuple[type[Exception], ...] = ()  # given as one class too
-    unknown_timeout: Duration | None = None
+    unknown_timeout: Duration | tuple[Duration, Literal["fail"]] | None = None
     when_exhausted: WhenExhausted | None = None
     limit: SlotWant | None = None  # given as text
     rate: RateWant | None = None  # given as text
@@ -210,7 +211,7 @@ class StepPolicy:
         if not isinstance(most, int) or isinstance(most, bool) or most < 0:
             raise ValueError(f"verify_retries must be a whole number of at least 0, not {most!r}")
         if self.unknown_timeout is not None:
-            object.__setattr__(self, "unknown_timeout", seconds(self.unknown_timeout, "unknown_timeout"))
+            object.__setattr__(self, "unknown_timeout", _until_it_fails(self.unknown_timeout))
         if self.verify is None:
             if most != default_of["verify_retries"]:
                 raise ValueError("verify_retries= is of verify=: add a function that finds out, or leave it out")
@@ -225,6 +226,19 @@ class StepPolicy:
     def timeout_or(self, default: float) -> float:
         """Return the timeout in seconds, 0 for none; `default` if the step has no timeout of its own."""
         return default if self.timeout is Unset.UNSET else float(self.timeout)  # type: ignore[arg-type]  # normalised in __post_init__
+
+
+def _until_it_fails(given: Any) -> float:
+    """Return for how many seconds a step whose outcome is unknown waits for a person. Raises TypeError, ValueError."""
+    if given == "fail":
+        return 0.0
+    if isinstance(given, tuple):
+        if len(given) != 2 or given[1] != "fail":
+            raise ValueError(
+                f'unknown_timeout is a length of time, "fail", or both as ("2 days", "fail"), not {given!r}'
+            )
+        given = given[0]
+    return seconds(given, "unknown_timeout")
 
 
 def _one_line(text: Any) -> str:

@@ -339,6 +339,27 @@ class TestAPerson:
         h.settle()
         assert run.state == "failed"
 
+    def test_unknown_timeout_may_say_what_is_done_then(self, h: Harness, bank: Bank) -> None:
+        run = self.held(h, bank, unknown_timeout=("2 days", "fail"))
+        assert run.wake_at == h.now + timedelta(days=2)
+        h.advance("2 days")
+        h.settle()
+        assert run.state == "failed"
+
+    def test_with_fail_alone_nobody_is_asked(self, h: Harness, bank: Bank) -> None:
+        run = self.held(h, bank, unknown_timeout="fail")
+        h.settle()
+        assert (run.state, run.error.type) == ("failed", "StepExhaustedError")
+        assert bank.answers is not None
+        assert next(bank.answers) == "truth", "verify was asked first"
+
+    @pytest.mark.parametrize("given", [("2 days", "wait"), ("2 days",), "soon"])
+    def test_unknown_timeout_that_says_something_else_is_refused(self, h: Harness, bank: Bank, given: Any) -> None:
+        run = h.start(charging(bank, unknown_timeout=given))
+        h.run(run)
+        assert (run.state, run.error.type) == ("failed", "ValueError")
+        assert "unknown_timeout" in run.error.message
+
     @pytest.mark.parametrize("way", ["by a person", "unknown_timeout"])
     def test_a_recovery_of_a_step_that_failed_asks_first(self, h: Harness, bank: Bank, way: str) -> None:
         run = self.failed(h, bank, way)
