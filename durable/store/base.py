@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from durable.core.limits.ranks import Ranking
-from durable.core.limits.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
 from durable.core.new_runs import Subject
 from durable.core.records import (
@@ -27,13 +26,11 @@ from durable.core.records import (
     EntryRecord,
     EventRecord,
     FailureRecord,
-    GroupRecord,
     Hold,
     HoldKind,
     KeyedSend,
     KeyRecord,
     LinkRecord,
-    Member,
     Message,
     OutgoingMessage,
     QuestionRecord,
@@ -46,6 +43,8 @@ from durable.core.records import (
     TagChange,
 )
 from durable.core.time_limits import History, RunLimits
+from durable.store.rules.families import FamilyStore
+from durable.store.rules.rates import RateStore
 
 if TYPE_CHECKING:
     from durable.store.postgres.sending import PostgresCommits
@@ -132,8 +131,8 @@ class Released(NamedTuple):
     queues: frozenset[str]
 
 
-class Store(Protocol):
-    """Runs, their histories and their inboxes."""
+class Store(RateStore, FamilyStore, Protocol):
+    """Runs, their histories and their inboxes; and the rates of limits, and the groups of children, by rules alike."""
 
     # -- verbs, from outside a pass
 
@@ -381,20 +380,8 @@ class Store(Protocol):
     def count_children(self, parent_id: str, group: str | None) -> dict[str, int]:
         """Count the run's children in each state, of this group or, with None, of all; one query."""
 
-    def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
-        """Return the ids of the run's open children that were started below these places ("a/loop/")."""
-
-    def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
-        """Count the children that are still to be cancelled because one of these runs has ended or dropped them.
-
-        By run, counted up to one more than `most`. One statement, and one more for each run that has some left.
-        """
-
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
         """Return those runs that have started children, even if the children are deleted by now; two statements."""
-
-    def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
-        """Count the run's children that were started below this place ("a/loop/"), by workflow; one query."""
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
         """Keep these ended children of another run as long as this run, a replay of that one, may read them.
@@ -404,28 +391,6 @@ class Store(Protocol):
 
     def readers_of(self, child_id: str) -> list[str]:
         """Return the open replays that may read this child, besides its parent."""
-
-    def group(self, group_id: str) -> GroupRecord | None:
-        """Return a group of children with its counts, or None; one query."""
-
-    def groups_of(self, parent_id: str) -> list[GroupRecord]:
-        """Return the groups of a run's children, in the order of their starts; one query."""
-
-    def reopen_group(self, group_id: str, parent_id: str) -> None:
-        """Let the waiting children of a group have their turns again, because a recovery continues the group."""
-
-    def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
-        """Return the children of a group after this position, in order, at most `count`; one query.
-
-        With `is_lost`, only those that were cancelled, or that an operator has asked to end.
-        """
-
-    def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
-        """Continue to cancel the children of an ended parent: the first such parent after `after`, by id.
-
-        Return that parent, and how many children were cancelled or asked to end; None if there is none. Children whose
-        rows another transaction has locked are left for the next call.
-        """
 
     def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
         """Let children begin whose turn came while a transaction had locked their rows, in one group.
@@ -642,60 +607,6 @@ class Store(Protocol):
 
         The sweep hands on freed slots.
         """
-
-    def reserve(
-        self,
-        run_id: str,
-        fence: int,
-        location: str,
-        want: RateWant,
-        now: datetime,
-        *,
-        may_begin: bool = True,
-        patience: float = 0.0,
-    ) -> Reservation:
-        """Give an attempt of a claimed run its moment in a limit's rate, or let it begin; on PostgreSQL one statement.
-
-        An attempt that does not begin keeps a reservation, which the next call for its run and location finds. It
-        begins if its moment is at most `patience` seconds from `now`, and the attempts begun by then leave room for it.
-        Without `may_begin` it only gets a reservation; the answer says to begin if that is due. Locks the row of the
-        key, but no row of a run. Raises LeaseLost if the run has a newer fence, UnknownLimitError for a limit without a
-        rate, and RateUnitsError for units that take more than a year.
-        """
-
-    def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
-        """Override a limit's rate, or with None return to that of its code. Give waiting attempts new moments.
-
-        Return the earlier rate, and the queues to notify; None, with nothing changed, if the limit has no rate.
-        """
-
-    def declare_rate(self, name: str, rate: Rate) -> bool:
-        """Write the rate in the code, below an operator's override. Return False if the row already has it."""
-
-    def close_rate(
-        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
-    ) -> LimitClosing | None:
-        """Close a key of a limit until a moment: nothing of it begins before. The key "" closes all keys.
-
-        Return the earlier closing. With `is_longer`, change nothing if the key is already closed for as long.
-
-        With `is_longer`, change nothing if the key is closed for as long already.
-        """
-
-    def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
-        """End the closing of a key, and give waiting attempts new moments.
-
-        Return the closing, and the queues to notify; None if the key is not closed.
-        """
-
-    def has_rate(self, name: str) -> bool:
-        """Return whether a limit has a rate."""
-
-    def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
-        """Return the reservations and closings of these keys of a limit; keys that were never used are missing."""
-
-    def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
-        """Count a start that this key of a limit has refused, and record it."""
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         """Return the slots that these runs hold and wait for."""

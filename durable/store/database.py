@@ -20,7 +20,6 @@ from django.db.models import Count, Exists, OuterRef, Q
 
 from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
-from durable.core.limits.slot_records import Admission, SlotWant
 from durable.core.location import EVENT_QUEUES
 from durable.core.new_runs import LOADED
 from durable.core.people import ASK
@@ -57,7 +56,7 @@ from durable.core.records import (
 )
 from durable.core.records import Hold as HoldRecord
 from durable.core.summary import Summary, SummaryKind
-from durable.core.time_limits import History, RunLimits
+from durable.core.time_limits import RunLimits
 from durable.core.transitions import paused_at_once, resumed
 from durable.models import (
     Attempt,
@@ -79,8 +78,6 @@ from durable.models.renames import learn_names, learn_queues
 from durable.store import ends
 from durable.store.base import ChildIdTaken
 from durable.store.rules import families, row_rules
-from durable.store.rules.families import FamilyStore
-from durable.store.rules.rates import RateStore
 from durable.store.tables import AT_ONCE, ranks, slots, surveys
 from durable.store.tables.activities import DatabaseActivities
 from durable.store.tables.descriptions import DatabaseDescriptions, with_descriptions
@@ -96,8 +93,6 @@ from durable.store.transactions import RowsLocked, committed_or_raised
 
 
 class DatabaseStore(
-    RateStore,
-    FamilyStore,
     DatabaseKeys,
     DatabaseLimits,
     DatabaseDescriptions,
@@ -147,9 +142,6 @@ class DatabaseStore(
 
         Children whose rows another transaction has locked are left for later.
         """
-
-    @abstractmethod
-    def load(self, run_id: str) -> History: ...
 
     # -- verbs
 
@@ -354,11 +346,6 @@ class DatabaseStore(
 
     def _end_holding(self, run_id: str, _over: Sequence[HeldOver], _now: datetime) -> None:
         Failure.held_no_more(self.alias, run_id)
-
-    @abstractmethod
-    def acquire(
-        self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime
-    ) -> Admission: ...
 
     def import_history(
         self,

@@ -78,13 +78,11 @@ from durable.core.time_limits import History, RunLimits
 from durable.core.transitions import moved
 from durable.link_tokens import hash_of
 from durable.store import ends
-from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
+from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed, Store
 from durable.store.memory.families import MemoryFamilies
 from durable.store.memory.limits import MemoryRates, MemorySlots, MemorySlotTable, sweep
 from durable.store.memory.tables import MemoryActivities, MemoryHolds, MemoryRanks, copied
 from durable.store.rules import families, lines, row_rules
-from durable.store.rules.families import FamilyStore
-from durable.store.rules.rates import RateStore
 from durable.store.surveys import bare_entry, bare_message
 
 _Store = TypeVar("_Store")
@@ -127,7 +125,7 @@ def _under_the_lock(store: type[_Store]) -> type[_Store]:
 
 
 @_under_the_lock
-class MemoryStore(RateStore, FamilyStore):
+class MemoryStore(Store):
     """A `Store` in memory. Each public method holds the lock."""
 
     def __init__(self) -> None:

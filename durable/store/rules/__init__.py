@@ -6,12 +6,12 @@ functions of PostgreSQL that do the same have to pass the same tests.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 
-class TableStore(ABC):
+class TableStore(Protocol):
     """A part of a `Store`, over tables."""
 
     @abstractmethod

@@ -229,30 +229,43 @@ class FamilyTable(Protocol):
         """
 
 
-class FamilyStore(TableStore):
+class FamilyStore(TableStore, Protocol):
     """The part of a `Store` for children and their groups."""
 
     _families: FamilyTable
 
     def group(self, group_id: str) -> GroupRecord | None:
+        """Return a group of children with its counts, or None; one query."""
         return self._families.get(group_id)
 
     def groups_of(self, parent_id: str) -> list[GroupRecord]:
+        """Return the groups of a run's children, in the order of their starts; one query."""
         return self._families.of_parent(parent_id)
 
     def reopen_group(self, group_id: str, parent_id: str) -> None:
+        """Let the waiting children of a group have their turns again, because a recovery continues the group."""
         mark(self._families, parent_id, GroupChange(id=group_id, is_continued=True))
 
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
+        """Return the children of a group after this position, in order, at most `count`; one query.
+
+        With `is_lost`, only those that were cancelled, or that an operator has asked to end.
+        """
         return self._families.members(group_id, after, count, is_lost=is_lost)
 
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
+        """Return the ids of the run's open children that were started below these places ("a/loop/")."""
         return self._families.below(parent_id, places)
 
     def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
+        """Count the children that are still to be cancelled because one of these runs has ended or dropped them.
+
+        By run, counted up to one more than `most`. One statement, and one more for each run that has some left.
+        """
         return self._families.left(run_ids, most)
 
     def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
+        """Count the run's children that were started below this place ("a/loop/"), by workflow; one query."""
         return self._families.number_below(parent_id, place)
 
     def _woken_parent(self, batch: Batch) -> frozenset[str]:
@@ -261,6 +274,11 @@ class FamilyStore(TableStore):
         return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
 
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
+        """Continue to cancel the children of an ended parent: the first such parent after `after`, by id.
+
+        Return that parent, and how many children were cancelled or asked to end; None if there is none. Children whose
+        rows another transaction has locked are left for the next call.
+        """
         with self._writing():
             return cascaded(self._families, after, now)
 

@@ -109,7 +109,7 @@ class RateTable(Protocol):
         """
 
 
-class RateStore(TableStore):
+class RateStore(TableStore, Protocol):
     """The part of a `Store` for rates."""
 
     _rates: RateTable
@@ -125,11 +125,23 @@ class RateStore(TableStore):
         may_begin: bool = True,
         patience: float = 0.0,
     ) -> Reservation:
+        """Give an attempt of a claimed run its moment in a limit's rate, or let it begin; on PostgreSQL one statement.
+
+        An attempt that does not begin keeps a reservation, which the next call for its run and location finds. It
+        begins if its moment is at most `patience` seconds from `now`, and the attempts begun by then leave room for it.
+        Without `may_begin` it only gets a reservation; the answer says to begin if that is due. Locks the row of the
+        key, but no row of a run. Raises LeaseLost if the run has a newer fence, UnknownLimitError for a limit without a
+        rate, and RateUnitsError for units that take more than a year.
+        """
         with self._writing():
             self._check_fence(run_id, fence)
             return _reserve(self._rates, run_id, location, want, now, may_begin=may_begin, patience=patience)
 
     def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
+        """Override a limit's rate, or with None return to that of its code. Give waiting attempts new moments.
+
+        Return the earlier rate, and the queues to notify; None, with nothing changed, if the limit has no rate.
+        """
         with self._writing():
             before = self._rates.rate(name)
             if before is None:
@@ -138,12 +150,17 @@ class RateStore(TableStore):
             return before, _retimed(self._rates, name, None, now, before.spacing)
 
     def declare_rate(self, name: str, rate: Rate) -> bool:
+        """Write the rate in the code, below an operator's override. Return False if the row already has it."""
         with self._writing():
             return self._rates.declare(name, rate)
 
     def close_rate(
         self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
     ) -> LimitClosing | None:
+        """Close a key of a limit until a moment: nothing of it begins before. The key "" closes all keys.
+
+        Return the earlier closing. With `is_longer`, change nothing if the key is already closed for as long.
+        """
         with self._writing():
             row = self._rates.key(limit, key)
             before = row.closing
@@ -153,6 +170,10 @@ class RateStore(TableStore):
             return before
 
     def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
+        """End the closing of a key, and give waiting attempts new moments.
+
+        Return the closing, and the queues to notify; None if the key is not closed.
+        """
         with self._writing():
             row = self._rates.key(limit, key)
             before = row.closing
@@ -163,15 +184,18 @@ class RateStore(TableStore):
             return before, _retimed(self._rates, limit, key or None, now)
 
     def has_rate(self, name: str) -> bool:
+        """Return whether a limit has a rate."""
         return self._rates.rate(name) is not None
 
     def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
+        """Return the reservations and closings of these keys of a limit; keys that were never used are missing."""
         rate = self._rates.rate(limit)
         room = rate.burst * rate.spacing if rate is not None else 0
         found = self._rates.keys(limit, keys)
         return [_shown(row, rates.given_until(row.cell, room, _nanoseconds(last)), now) for row, last in found]
 
     def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
+        """Count a start that this key of a limit has refused, and record it."""
         with self._writing():
             row = self._rates.key(limit, key)
             row.refused, row.last_refused = row.refused + 1, start

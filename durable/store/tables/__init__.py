@@ -10,22 +10,16 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
-from durable.core.records import Message, OutgoingMessage, RunRecord
-from durable.store.rules import TableStore
+from durable.core.records import RunRecord
+from durable.store.base import Store
 
 AT_ONCE: Final = 1_000  # rows of one statement
 
 
-class DatabaseTables(TableStore):
+class DatabaseTables(Store):
     """A part of a `Store` on a Django database."""
 
     alias: str
-
-    @abstractmethod
-    def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]: ...
-
-    @abstractmethod
-    def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]: ...
 
     @abstractmethod
     def _begin_to_write(self) -> None:
@@ -37,9 +31,6 @@ class DatabaseTables(TableStore):
 
         Without `wait`, also None if another transaction has locked it.
         """
-
-    @abstractmethod
-    def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]: ...
 
     def _put_over(
         self, model: Any, rows: Sequence[Any], key: Sequence[str], columns: Sequence[str], *, keep: bool = False
