@@ -19,6 +19,7 @@ from durable.admin.pages import AdminPages
 from durable.conf import conf
 from durable.core import registry
 from durable.core.records import ENDED, RunState
+from durable.core.tally import HELD
 from durable.inspection.actions import list_views
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.counting import Count
@@ -45,7 +46,7 @@ from durable.inspection.workflows import KINDS, find_names
 from durable.models import Run, SavedView
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients
-from durable.operations.eligibility import HELD, allowed_states
+from durable.operations.eligibility import allowed_states
 from durable.operations.saved_views import delete_view, save_view
 from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 

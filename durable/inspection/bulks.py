@@ -19,6 +19,7 @@ from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import ActionOutcome, RunState
 from durable.core.registry import BULK, is_stopped, replays_prefix
+from durable.core.tally import Tally
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.explain_states import capitalized
 from durable.inspection.family import FailedChildren
@@ -32,7 +33,6 @@ from durable.inspection.wording import cause_in_words, state_in_words, verb_titl
 from durable.models import Cause, Entry, Failure, OperatorAction, Run
 from durable.models.history import KeyIn
 from durable.models.run import RunQuerySet
-from durable.operations.eligibility import Tally
 from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS
 from durable.tag_hashes import is_hashed
 

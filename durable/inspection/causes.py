@@ -39,6 +39,7 @@ from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
 from durable.core.records import ENDED, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
+from durable.core.tally import HELD
 from durable.inspection.counting import Count, Key, OfEach, count_capped, tally
 from durable.inspection.humanize import printable, thousands
 from durable.inspection.pagination import visible_failures
@@ -48,7 +49,6 @@ from durable.inspection.run_rules import rows_within, runs_within
 from durable.models import Build, Cause, CauseBuild, Failure, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
-from durable.operations.eligibility import HELD
 
 CAP: Final = 10_000  # runs of a cause to count
 MOST: Final = 50  # causes of a list

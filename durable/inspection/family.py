@@ -21,6 +21,7 @@ from django.utils.translation import ngettext
 from durable.core.children.entries import START
 from durable.core.ids import MAX_ID
 from durable.core.records import ENDED, EntryKind, RunState, WhenParentEnds
+from durable.core.tally import Tally
 from durable.inspection.counting import Count, cross_tally
 from durable.inspection.humanize import shortened
 from durable.inspection.reading import read_alias
@@ -29,7 +30,6 @@ from durable.inspection.wording import command
 from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
-from durable.operations.eligibility import Tally
 from durable.operations.verbs import HALTS
 
 CAP: Final = 10_000  # children of a run to count, and to examine for one page

@@ -11,11 +11,11 @@ from django.db.models import Q, QuerySet
 
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
+from durable.core.tally import HELD, Tally
 from durable.inspection.counting import count_capped, tally
 from durable.inspection.reading import read_alias
 from durable.inspection.runs import RunCriteria, along_indexes, learn_names_of, list_runs
 from durable.models import Cause, Failure, Run
-from durable.operations.eligibility import HELD, Tally
 
 EXAMINED: Final = 20_000  # runs of a state to examine for a count if no index serves the filter
 _LESS: Final = 4  # the fraction of them to examine of a state that the verb leaves alone

@@ -18,27 +18,12 @@ from durable.core.causes import failed_at
 from durable.core.errors import BulkCountError, EntryNotFoundError
 from durable.core.records import EntryRecord, RunRecord, RunState
 from durable.core.rewind.replay import Replay
+from durable.core.tally import HELD, Tally
 from durable.core.transitions import ALLOWED
 from durable.core.words import Sentence, gettext_noop
 from durable.operations.replay import family_of
 from durable.operations.replay_plan import of_unread_maps, refusals_of, running_steps, starts_again, starts_note
 from durable.runtime import Runtime
-
-#: The word, beside the states, for an open run with a step that waits for a person, where a verb is meant for it.
-HELD: Final = "held"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """Counts of runs by (state, workflow).
-
-    The workflow is "" if it was not read; the state is "" for ids that no run has. `partial` holds the states that
-    have, or may have, more runs than were counted.
-    """
-
-    numbers: Mapping[tuple[str, str], int]
-    partial: frozenset[str] = frozenset()
-
 
 MAX_COUNTED: Final = 10_000  # eligible runs; beyond them the number is "more than" this
 _STATES: Final[Mapping[str, Collection[str]]] = {

@@ -11,6 +11,7 @@ import pytest
 
 from durable import Context, Found, Unknown, get_run, workflow
 from durable.core.location import display_location
+from durable.core.tally import HELD
 from durable.errors import InvalidTransitionError, OutsideStepError
 from durable.inspection import held as held_here
 from durable.inspection.actions import verb_note
@@ -21,7 +22,6 @@ from durable.inspection.selection import Chosen, Filtered
 from durable.models import Cause, Failure, OperatorAction, Run
 from durable.operations import Actor, acting_as, bulk, plan_replay, replay, settle
 from durable.operations.bulk_decisions import Canary, go_on
-from durable.operations.eligibility import HELD
 from durable.operations.settle import settle_held
 from durable.testing import Harness
 
