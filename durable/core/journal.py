@@ -231,10 +231,6 @@ class _Pending:
             self.changes |= {SavesForgotten: others} if others else {}
         return taken
 
-    def has_more_than_entries(self) -> bool:
-        """Whether there are changes beyond entries and what belongs to them."""
-        return not self.changes.keys() <= _BESIDE_ENTRIES
-
 
 class Journal:
     """The history of `run` during one pass, and the changes to it."""
@@ -719,7 +715,7 @@ class Journal:
         """
         with self.lock:
             pending = self._pending
-            if pending.has_more_than_entries():
+            if not pending.changes.keys() <= _BESIDE_ENTRIES:
                 return None
             entries = [each.copied() for at, each in pending.entries.items() if at != begun.location]
             known = {*recorded, *pending.entries}

@@ -74,15 +74,10 @@ class Countable(Protocol):
 
 @runtime_checkable
 class Narrowed(Protocol):
-    """A selection of runs that can be limited to some states."""
+    """A selection of runs by conditions: it can be limited to some states, and may be the runs of a cause."""
 
     def narrowed(self, states: Collection[str]) -> Selection:
         """Return the selection of those runs that are in one of these states when a page is read."""
-
-
-@runtime_checkable
-class Placed(Protocol):
-    """A selection of runs that may be those of a cause."""
 
     @property
     def place(self) -> str:
@@ -131,7 +126,7 @@ def states_of(ids: Sequence[str], allowed: Collection[str]) -> dict[str, str]:
 
 def place_of(selection: Selection) -> str:
     """Return the place of the cause that selects the runs; "" if none does."""
-    return selection.place if isinstance(selection, Placed) else ""
+    return selection.place if isinstance(selection, Narrowed) else ""
 
 
 def count(verb: str, selection: Selection) -> Eligibility:

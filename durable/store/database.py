@@ -21,7 +21,7 @@ from django.db.models import Count, Exists, OuterRef, Q
 from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
 from durable.core.location import EVENT_QUEUES
-from durable.core.new_runs import LOADED
+from durable.core.new_runs import LOADED, NewRun
 from durable.core.people import ASK
 from durable.core.records import (
     ActionRecord,
@@ -147,7 +147,8 @@ class DatabaseStore(
 
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
         first = {run.id: run for run in reversed(runs)}
-        ranked = ranks.with_ranking(first[run_id] for run_id in dict.fromkeys(run.id for run in runs))
+        in_order = (first[run_id] for run_id in dict.fromkeys(run.id for run in runs))
+        ranked = [run for run in in_order if isinstance(run, NewRun) and run.ranking is not None]
         described = with_descriptions(first.values())
         with transaction.atomic(using=self.alias) if ranked or described else nullcontext():
             taken, held = self._insert([first[run_id] for run_id in sorted(first)])

@@ -310,7 +310,8 @@ class LeaseManager:
                 self._evict("shutdown")
                 self.returns.add(self.drop(self.unstarted()))
             else:
-                self._drop_expired()
+                late, suspects = self._scheduler.pop_expired()
+                self.returns.add(self.drop(late), self.drop(suspects))
             self.returns.send()
             self._renew()
             self._report()
@@ -345,10 +346,6 @@ class LeaseManager:
             begun = [each.eviction for each in self._leases.values() if each.eviction is not None]
         for eviction in begun:
             eviction.request(reason)
-
-    def _drop_expired(self) -> None:
-        late, suspects = self._scheduler.pop_expired()
-        self.returns.add(self.drop(late), self.drop(suspects))
 
     def _renew(self) -> None:
         """Renew all leases once a third of the oldest is over, and those of busy runs at each tick; one statement."""

@@ -105,17 +105,14 @@ class GuardedJob(Job):
 
     @property
     def success_callback(self) -> Any:
-        """The callback, or None unless the job and the callback may run."""
         return None if problem_of(self) else super().success_callback
 
     @property
     def failure_callback(self) -> Any:
-        """The callback, or None unless the job and the callback may run."""
         return None if problem_of(self) else super().failure_callback
 
     @property
     def stopped_callback(self) -> Any:
-        """The callback, or None unless the job and the callback may run."""
         return None if problem_of(self) else super().stopped_callback
 
     def send_webhooks(self, *args: Any, **kwargs: Any) -> None:

@@ -23,24 +23,15 @@ _TEXTS: Final[dict[str, Callable[[Any], str]]] = {"timestamptz": datetime.isofor
 
 #: Parameters: a run, all columns that a new one can choose. Returns None if the id was taken, the summary of a run that
 #: is held, otherwise "".
-START: Final = SQLFunction(
-    "durable_start_2", ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
-)
+_RUN: Final = ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
+START: Final = SQLFunction("durable_start_2", _RUN)
 
 #: Parameters: those of START, and a key. Returns what START returns for a new run; or the run that has the id or the
 #: key.
-START_KEYED: Final = SQLFunction(
-    "durable_start_keyed_1",
-    ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text", "text"],
-    ["summary", "holder"],
-)
+START_KEYED: Final = SQLFunction("durable_start_keyed_1", [*_RUN, "text"], ["summary", "holder"])
 
 #: Parameters: those of START, what the run carries, and a key or None. Returns what START_KEYED returns.
-START_CARRIED: Final = SQLFunction(
-    "durable_start_carried_1",
-    ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text", "text", "text"],
-    ["summary", "holder"],
-)
+START_CARRIED: Final = SQLFunction("durable_start_carried_1", [*_RUN, "text", "text"], ["summary", "holder"])
 
 #: Parameters of each commit: the witnesses that it checks, as `parameters` makes them. If one is missing, the function
 #: raises `LOST` and nothing is written. They are last, or before those that only some commits have.
@@ -68,37 +59,24 @@ SEND: Final = SQLFunction(
 #: Parameters: run, fence, now; then as JSON the deleted locations, entries, attempts, consumed messages, waits whose
 #: messages return, and the patch; the known `change_seq`; sends; witnesses. Returns the pending request and the queues
 #: to notify, as JSON.
-COMMIT: Final = SQLFunction(
-    "durable_commit_1",
-    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", *_WITNESSES],
-    ["pending", "queues_to_notify"],
-)
+_COMMIT: Final = ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", *_WITNESSES]
+_ANSWER: Final = ["pending", "queues_to_notify"]
+COMMIT: Final = SQLFunction("durable_commit_1", _COMMIT, _ANSWER)
 
 #: Parameters: those of COMMIT, and the run's failure as JSON. Returns the same as COMMIT.
-FAIL: Final = SQLFunction(
-    "durable_fail_2",
-    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", *_WITNESSES, "json"],
-    ["pending", "queues_to_notify"],
-)
+FAIL: Final = SQLFunction("durable_fail_2", [*_COMMIT, "json"], _ANSWER)
 
 #: Parameters: those of COMMIT; as JSON the run's failure, the children to start, those for which the run parks
 #: and those that it drops. Returns the same as COMMIT.
-COMMIT_WITH_CHILDREN: Final = SQLFunction(
-    "durable_commit_2",
-    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", *_WITNESSES, *["json"] * 4],
-    ["pending", "queues_to_notify"],
-)
+COMMIT_WITH_CHILDREN: Final = SQLFunction("durable_commit_2", [*_COMMIT, *["json"] * 4], _ANSWER)
 
 #: Parameters: run, fence, time and output of a run that ends as `is_completion` says, witnesses. Returns the same as
 #: RECORD.
-COMPLETE: Final = SQLFunction("durable_complete_1", ["text", "bigint", "timestamptz", "text", *_WITNESSES])
+_COMPLETE: Final = ["text", "bigint", "timestamptz", "text", *_WITNESSES]
+COMPLETE: Final = SQLFunction("durable_complete_1", _COMPLETE)
 
 #: Parameters: those of COMPLETE. Returns the same as COMMIT.
-COMPLETE_CHILD: Final = SQLFunction(
-    "durable_complete_2",
-    ["text", "bigint", "timestamptz", "text", *_WITNESSES],
-    ["pending", "queues_to_notify"],
-)
+COMPLETE_CHILD: Final = SQLFunction("durable_complete_2", _COMPLETE, _ANSWER)
 
 #: Parameters: a run's id, now. Returns the next parent with children left to cancel, and how many were now cancelled.
 CASCADE: Final = SQLFunction("durable_cascade_1", ["text", "timestamptz"], ["of_parent", "number"])

@@ -6,7 +6,7 @@ rankings, and moving a run to another queue, are the same on both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -27,11 +27,6 @@ _TAGGED_AT_ONCE: Final = 100
 def of_runs(alias: str, run_ids: Sequence[str]) -> dict[str, Ranking]:
     """Return the rankings that the starts of these runs gave, by run; one query."""
     return {each.run_id: each.record for each in RunRank.objects.using(alias).filter(run_id__in=run_ids)}
-
-
-def with_ranking(runs: Iterable[RunRecord]) -> list[NewRun]:
-    """Return the runs whose starts gave a ranking."""
-    return [run for run in runs if isinstance(run, NewRun) and run.ranking is not None]
 
 
 def grouped(runs: Sequence[NewRun]) -> list[tuple[Ranking, list[NewRun]]]:

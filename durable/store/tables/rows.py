@@ -79,9 +79,9 @@ class Columns:
     `names` are both attributes of the record and columns in the database.
     """
 
-    def __init__(self, model: type[models.Model], record: type, without: Iterable[str] = ()) -> None:
+    def __init__(self, model: type[models.Model], record: type) -> None:
         self.table = model._meta.db_table
-        attributes = {field.name for field in fields(record)} - set(without)
+        attributes = {field.name for field in fields(record)}
         found = [field for field in model._meta.concrete_fields if field.attname in attributes]
         self.names = [field.attname for field in found]
         self.types = {field.attname: type_of.get(type(field), "text") for field in found}
