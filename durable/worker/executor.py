@@ -18,8 +18,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from django.db import Error
+from django.db import Error, connections
 
+from durable import marks
 from durable.conf import conf
 from durable.core import clock
 from durable.core.control_flow import CommitsLost, LeaseLost, PassAborted
@@ -43,7 +44,8 @@ from durable.notifier import notify, redis_clients
 from durable.operations import ends
 from durable.store import Store, clocks
 from durable.store.base import ChildRefused
-from durable.worker import gate, presence
+from durable.store.sessions import driver_connection
+from durable.worker import presence
 from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
 from durable.worker.presence import ShutdownFlag
@@ -111,6 +113,54 @@ BACKOFF: Final = (0.1, 2.0)
 _log_this = redis_clients.LogThrottle()
 
 
+#: Seconds for which a look is good in a session that leads to one server, and in any other session.
+AGAIN: Final = 15.0
+SHORT: Final = 1.0
+_MADE: Final = "_durable_looked"  # the attribute of Django's connection: its session, and until when the look is good
+
+_log_closed = redis_clients.LogThrottle(60.0)
+
+
+def may_claim() -> bool:
+    """Return True if this process may claim runs by the session of this thread. Raises the database's errors.
+
+    Nothing is claimed in a database that has gone back in time (`durable.marks.look`). A process looks before its first
+    claim, before the first claim of each new session, and then now and then. A PostgreSQL session leads to one server,
+    and a server does not go back while it runs. So a look is good for as long as its session, but for `AGAIN` at most:
+    another server with the same name may be in use meanwhile. A pooler may lead each statement of a session to another
+    server, and a file of SQLite may be replaced while it is open: there a look is good for `SHORT`.
+
+    A place of the mark that does not answer prevents no claim: Redis decides nothing. The process compares with what it
+    has seen itself meanwhile.
+    """
+    connection: Any = connections[conf.DATABASE]
+    connection.close_if_health_check_failed()  # otherwise the claim's statement would, and open a session of its own
+    session, until = vars(connection).get(_MADE, (None, 0.0))
+    raw = driver_connection(connection)
+    if raw is not None and raw is session and time.monotonic() < until:
+        return True
+    looked_at = time.monotonic()
+    position = marks.look()
+    if not position.may_claim:
+        if _log_closed("closed"):
+            logger.error(
+                "no run is claimed: %s. Decide with `manage.py durable restored`; this worker goes on by itself then",
+                position.in_words(),
+            )
+        return False
+    if _log_closed.clear("closed"):
+        logger.warning("runs are claimed again: it was decided about the database that went back in time")
+    raw = driver_connection(connection)
+    is_direct = position.session is not None and position.session == raw.pgconn.backend_pid
+    vars(connection)[_MADE] = (raw, looked_at + (AGAIN if is_direct else SHORT))
+    return True
+
+
+def look_again() -> None:
+    """Let this thread look before its next claim."""
+    vars(connections[conf.DATABASE]).pop(_MADE, None)
+
+
 class Execute(Protocol):
     """The signature of `durable.execution.passes.execute_pass`."""
 
@@ -122,7 +172,7 @@ class RunExecutor:
     """Claims runs, adds their leases to `leases`, and executes them with `execute` until `stop` is requested.
 
     With `learns_names`, it reads renamed operations and the database's clock before the first claim, and records which
-    workflows have an `on_end`. It then claims nothing in a database that has gone back in time (`durable.worker.gate`).
+    workflows have an `on_end`. It then claims nothing in a database that has gone back in time (`may_claim`).
     """
 
     def __init__(
@@ -158,7 +208,7 @@ class RunExecutor:
             self.store.learn_names()
             ends.declare(self.store)
             self._learns_names = False
-        if self._is_gated and not gate.is_open():
+        if self._is_gated and not may_claim():
             return []
         now, claimed_at = clock.now(), time.monotonic()
         since = self.bounds.since(queue, now)
@@ -224,7 +274,7 @@ class RunExecutor:
                 outcome = in_clean_context(self.execute_pass, record, store=store, eviction=eviction)
         except CommitsLost:
             close_connections()
-            gate.look_again()
+            look_again()
             self._return_after_loss(record)
         except LeaseLost:
             self._tell_of_loss(record, about)

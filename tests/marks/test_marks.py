@@ -34,8 +34,8 @@ from durable.models import DatabaseMark, OperatorAction, Run, RunLimit
 from durable.operations import question_mails, restored
 from durable.operations.audit import Actor, OperationDeniedError, acting_as
 from durable.store import store_for
-from durable.worker import gate
-from durable.worker.gate import look_again
+from durable.worker import executor
+from durable.worker.executor import look_again
 from durable.worker.loop import InlinePool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
 from durable.worker.timer import Sweep
@@ -72,7 +72,7 @@ def another_process() -> None:
     """What this process has seen in another test's database is of no use here."""
     marks.forget()
     look_again()
-    gate._log_this.clear("closed")
+    executor._log_closed.clear("closed")
 
 
 @pytest.fixture(params=["redis", "file"])
