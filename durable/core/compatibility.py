@@ -27,7 +27,6 @@ _ADVICE: Final = (
 
 
 def is_readable(entry: EntryRecord) -> bool:
-    """Return True if this release can read the entry."""
     return (
         entry.kind in _KINDS
         and entry.status in _STATUSES

@@ -192,7 +192,6 @@ class Node:
         return min((each.entry.ordinal for each in (self, *self.walk()) if each.entry is not None), default=0)
 
     def walk(self) -> Iterator[Node]:
-        """Yield the nodes below this one."""
         for node in (self.children or {}).values():
             yield node
             yield from node.walk()
@@ -378,7 +377,6 @@ class Journal:
     # -- entries
 
     def entries(self) -> Iterator[EntryRecord]:
-        """Iterate over all entries of the history."""
         return (node.entry for node in self.root.walk() if node.entry is not None)
 
     def has_more_entries_than(self, number: int) -> bool:

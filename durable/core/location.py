@@ -60,7 +60,6 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def unescape(segment: str) -> str:
-    """Return the original name of an escaped segment."""
     return _ESCAPED.sub(lambda match: chr(int(match.group(1) or match.group(2), 16)), segment)
 
 

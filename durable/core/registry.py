@@ -48,7 +48,6 @@ class MessageTypes:
         return name in self._types
 
     def __getitem__(self, name: str) -> Any:
-        """Return the type of the message's body."""
         return self._types[name]
 
     def get(self, name: str) -> Any:

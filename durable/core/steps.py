@@ -506,7 +506,6 @@ class _Attempt:
         return held_park(self.entry) if self.entry.status == EntryStatus.HELD else self._park()
 
     def _park(self) -> Park:
-        """Return the Park that lasts until the next attempt."""
         entry = self.entry
         kind = entry.error.type[:_TYPE_LIMIT] if entry.error is not None else "unknown"
         most = self.options.max_retries

@@ -108,7 +108,6 @@ class PassHost:
 
     @property
     def is_observed(self) -> bool:
-        """True if calls are reported to observers."""
         return not self.events.observation.is_idle
 
     # -- the store

@@ -216,7 +216,6 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.raw(_OLDEST_ENDED, [state, state])
 
     def unheld(self, now: datetime) -> Self:
-        """Return the runs without a live lease."""
         return self.filter(Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now))
 
     def due(self, now: datetime | None = None) -> Self:

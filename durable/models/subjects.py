@@ -91,7 +91,6 @@ def read_subject(text: str) -> Subject:
 
 
 def model_of(label: str) -> type[models.Model] | None:
-    """Return the model with this label, or None if the project has none."""
     try:
         return apps.get_model(label)
     except (LookupError, ValueError):

@@ -398,7 +398,6 @@ class ChildrenFirst:
 
     @property
     def total(self) -> int | None:
-        """The number of ids."""
         return len(self.ids) + bool(self.parent)
 
     def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:

@@ -125,7 +125,6 @@ def states_of(ids: Sequence[str], allowed: Collection[str]) -> dict[str, str]:
 
 
 def place_of(selection: Selection) -> str:
-    """Return the place of the cause that selects the runs; "" if none does."""
     return selection.place if isinstance(selection, Narrowed) else ""
 
 

@@ -103,7 +103,6 @@ def stopped_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> tuple[list
 
 
 def _goes_on_compensating(run: RunRecord, entries: Iterable[EntryRecord]) -> bool:
-    """Return True if the recovery continues a compensation."""
     return bool(run.state_after_rollback) and any(entry.is_compensable for entry in entries)
 
 

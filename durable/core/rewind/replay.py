@@ -233,7 +233,6 @@ class Replay:
 
     @property
     def summary(self) -> Summary:
-        """The run's summary after the replay."""
         return Summary(SummaryKind.REPLAYED, location=self.boundary)
 
     def _generations(self) -> dict[str, int]:
