@@ -21,9 +21,8 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -301,6 +300,11 @@ class HandedOver(asyncio.Future[Outcome[Result]]):
     def cancel(self, msg: object = None) -> bool:  # noqa: ARG002  # asyncio passes it
         return False
 
+    def end(self, outcome: Outcome[Result]) -> None:
+        """Take the outcome, unless there is one; called on the loop."""
+        if not self.done():
+            self.set_result(outcome)
+
 
 def _hand_over(
     loop: asyncio.AbstractEventLoop,
@@ -312,8 +316,10 @@ def _hand_over(
     try:
         outcome = call()
     finally:
-        at_end()
-        loop.call_soon_threadsafe(ended.set_result, outcome)
+        try:
+            at_end()
+        finally:
+            loop.call_soon_threadsafe(ended.end, outcome)
 
 
 class LoopDelegate:
@@ -329,15 +335,15 @@ class LoopDelegate:
     def __init__(self) -> None:
         self._executor = _executor()
         self._turn = threading.RLock()
-        self._asked: deque[None] = deque()  # one for each call that has not ended: unlike a number, it needs no lock
+        self._asked: set[object] = set()  # the calls that have not ended: unlike a number, it needs no lock
         if self._executor is not None:
             self._submit_to = self._executor.submit
             vars(self._executor)["submit"] = self._submit_in_turn
 
     def _submit_in_turn(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        self._asked.append(None)
+        self._asked.add(mark := object())
         future = self._submit_to(self._in_turn, function, *args, **options)
-        future.add_done_callback(lambda _: self._asked.pop())
+        future.add_done_callback(lambda _: self._asked.discard(mark))
         return future
 
     def _in_turn(self, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
@@ -391,12 +397,22 @@ class LoopDelegate:
         if ended is None:
             ended = HandedOver(loop=loop)
         if self._executor is not None:
-            self._asked.append(None)
+            self._asked.add(ended)
             # when the loop has the outcome, it is its turn: a task may go on with a commit
-            self._submit_to(_hand_over, loop, ended, partial(self._in_turn, call), self._asked.pop)
+            at_end = partial(self._asked.discard, ended)
+            future = self._submit_to(_hand_over, loop, ended, partial(self._in_turn, call), at_end)
+            future.add_done_callback(partial(self._cut_off, loop, ended))
         else:
             ended.task = asyncio.create_task(sync_to_async(partial(_hand_over, loop, ended, call))())
         return ended
+
+    def _cut_off(self, loop: asyncio.AbstractEventLoop, ended: HandedOver[Any], future: Future[None]) -> None:
+        """End a call if a signal handler's exception in the thread came before the call, or after it: asgiref's
+        executor keeps the exception, and nothing else would end the wait of the loop.
+        """
+        if (error := future.exception()) is not None:
+            self._asked.discard(ended)
+            loop.call_soon_threadsafe(ended.end, (None, error))
 
 
 #: What asgiref does with the context of a call in another thread; None if it no longer has this undocumented name.
