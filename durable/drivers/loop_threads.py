@@ -34,7 +34,7 @@ from asgiref.sync import AsyncToSync, SyncToAsync, async_to_sync
 
 from durable.core.control_flow import ControlFlow
 from durable.core.current import running_place
-from durable.drivers.threads import KeptThreads
+from durable.drivers.threads import LONGEST_WAIT, KeptThreads
 
 logger = logging.getLogger("durable.pass")
 
@@ -105,6 +105,8 @@ class _LoopThread:
         self._is_as_new = self._is_done = self._is_ending = False
         self._broken_by: BaseException | None = None
         self._left: set[asyncio.Task[Any]] = set()
+        self._waiting: Any = None  # asgiref's executor of the thread that waits
+        self._timer: asyncio.TimerHandle
         self._thread = threading.Thread(target=self._serve, name="durable-loop", daemon=True)
         self._thread.start()
 
@@ -143,6 +145,7 @@ class _LoopThread:
 
     def _run_forever(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
+            self._wake()
             loop.run_forever()
             if self._left:
                 loop.run_until_complete(asyncio.wait(self._left))  # not cancelled again: it may be cleaning up
@@ -152,12 +155,20 @@ class _LoopThread:
             if not self._is_ending:
                 self._broken_by = RuntimeError("a task has stopped the event loop before the call returned")
 
+    def _wake(self) -> None:
+        """Let the thread that waits go on for a moment, and again after `LONGEST_WAIT`."""
+        self._timer = self._loop.call_later(LONGEST_WAIT, self._wake)
+        if self._waiting is not None:
+            with suppress(RuntimeError):  # it was interrupted, and waits no more
+                type(self._waiting).submit(self._waiting, int)  # not its attribute: this is no call that takes a turn
+
     async def _call(self, function: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> R:
-        with _executor_of(asyncio.get_running_loop()):
+        with _executor_of(asyncio.get_running_loop()) as self._waiting:
             try:
                 return await function(*args, **kwargs)
             finally:
                 await self._clean()
+                self._waiting = None
 
     async def _clean(self) -> None:
         """Make the loop as new; if that fails, leave it as `asyncio.run` does before it closes a loop."""
@@ -194,7 +205,7 @@ class _LoopThread:
             and not loop._ready
             and not loop._asyncgens
             and not loop._transports
-            and all(timer.cancelled() for timer in loop._scheduled)
+            and all(timer.cancelled() or timer is self._timer for timer in loop._scheduled)
             and len(loop._selector.get_map()) == 1  # its own pipe
         )
 
@@ -264,16 +275,18 @@ def _lent(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 
 @contextmanager
-def _executor_of(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Let asgiref also find the thread that waits for `loop` from tasks that have not inherited its context."""
+def _executor_of(loop: asyncio.AbstractEventLoop) -> Iterator[Any]:
+    """Yield asgiref's executor of the thread that waits for `loop`, and let asgiref also find it from tasks that have
+    not inherited its context.
+    """
     known: dict[Any, Any] = getattr(AsyncToSync, "loop_thread_executors", {})
     executor = getattr(getattr(AsyncToSync, "executors", None), "current", None)
     if executor is None or loop in known:
-        yield
+        yield executor
         return
     known[loop] = executor
     try:
-        yield
+        yield executor
     finally:
         del known[loop]
 

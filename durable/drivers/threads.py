@@ -26,11 +26,15 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import asgiref.sync
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
+
+#: The longest wait of a pass's own thread, in seconds. Python calls the handler of a signal when its main thread goes
+#: on: if the signal comes just before a wait, or another thread gets it, that is when the wait is over.
+LONGEST_WAIT: Final = 1.0
 
 
 class _Thread(Protocol):
@@ -252,7 +256,10 @@ class Serving:
     def serve(self, asking: int) -> None:
         """Make the calls of `asking` other threads, until each of them has called `leave`."""
         while asking:
-            call = self._asked.get()
+            try:
+                call = self._asked.get(timeout=LONGEST_WAIT)
+            except Empty:
+                continue
             if call is None:
                 asking -= 1
             else:

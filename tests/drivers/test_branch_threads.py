@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -190,6 +191,25 @@ def test_a_thread_makes_its_own_calls_while_the_owner_does_not_serve(delegate: T
         pass
     asking = Asking(delegate, threading.get_ident)
     assert asking.answered() == asking.ident
+
+
+def test_a_signal_that_another_thread_gets_is_handled_while_the_owner_serves(
+    delegate: ThreadDelegate, handled: threading.Event
+) -> None:
+    seen: list[bool] = []
+
+    def work() -> None:
+        delegate.call(int)  # the owner has begun to serve
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        seen.append(handled.wait(30))
+        serving.leave()
+
+    with delegate.served() as serving:
+        thread = threading.Thread(target=work)
+        thread.start()
+        serving.serve(1)
+    thread.join(60)
+    assert seen == [True]
 
 
 def test_a_call_that_was_not_made_is_left_to_the_thread_that_asked(delegate: ThreadDelegate) -> None:

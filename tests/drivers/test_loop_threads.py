@@ -45,6 +45,14 @@ class Interrupted(Exception):
     """What a signal handler raises in the thread that waits."""
 
 
+def test_a_signal_that_another_thread_gets_is_handled_while_a_loop_works(kept: None, handled: threading.Event) -> None:
+    async def work() -> bool:
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        return await asyncio.to_thread(handled.wait, 30)
+
+    assert loop_threads.run(work)
+
+
 # -- how long a loop lives
 
 
