@@ -12,7 +12,7 @@ import pytest
 from durable import Context, Found, Unknown, get_run, workflow
 from durable.core.location import display_location
 from durable.core.tally import HELD
-from durable.errors import InvalidTransitionError, OutsideStepError
+from durable.errors import InvalidTransitionError, OutsideStepError, StaleRunError
 from durable.inspection import held as held_here
 from durable.inspection.actions import verb_note
 from durable.inspection.bulks import failed_again, find_bulk
@@ -21,6 +21,7 @@ from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Chosen, Filtered
 from durable.models import Cause, Failure, OperatorAction, Run
 from durable.operations import Actor, acting_as, bulk, plan_replay, replay, settle
+from durable.operations.audit import revision
 from durable.operations.bulk_decisions import Canary, go_on
 from durable.operations.settle import settle_held
 from durable.testing import Harness
@@ -135,6 +136,18 @@ class TestOneRun:
         assert get_run(run).output == {"pay": "by hand", "book": "by hand"}
         [row] = OperatorAction.objects.filter(action="settle")
         assert row.detail == 'steps "all / pay / charge", "all / book / book": it was done'
+
+    def test_an_answer_about_an_earlier_attempt_is_refused(self, h: Harness) -> None:
+        [run] = held_runs(h, 1)
+        seen = revision(Run.objects.get(pk=run))
+        get_run(run).settle("charge", not_done=True)
+        h.settle()
+        [again] = h.held(run)
+        assert again.attempt == 2, "nobody knows whether this one was done"
+        with acting_as(Actor("cli", label="ops"), expected=seen), pytest.raises(StaleRunError):
+            get_run(run).settle("charge", not_done=True)
+        h.settle()
+        assert h.held(run) == [again]
 
     def test_a_paused_run_tells_what_waits(self, h: Harness) -> None:
         [run] = held_runs(h, 1)
