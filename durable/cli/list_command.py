@@ -277,7 +277,7 @@ _QUESTIONS: Final = ListCommand(
     help="List the open questions to people that a user may answer, the oldest first.",
     listing=QUESTIONS,
     arguments=[argument("user", metavar="USER", help="the name of the user who is asked")],
-    asks=lambda options: {"by": shell_actor(options.user).user},
+    asks=lambda options: {"by": shell_actor(options.user, argument="USER").user},
     table={
         "ID": "id",
         "QUESTION": "name",

@@ -93,10 +93,10 @@ def found_run(run_id: str) -> Run:
 # -- the actor
 
 
-def shell_actor(user_name: str | None) -> Actor:
+def shell_actor(user_name: str | None, argument: str = "--as") -> Actor:
     """Return the actor. With a user, that user's permissions apply; without one, every action is allowed.
 
-    Raises CommandError for a user that does not exist or is not active.
+    Raises CommandError, naming the `argument`, for a user that does not exist or is not active.
     """
     label = _system_name()
     if user_name is None:
@@ -105,9 +105,9 @@ def shell_actor(user_name: str | None) -> Actor:
     try:
         user = users.get_by_natural_key(user_name)
     except ObjectDoesNotExist:
-        raise CommandError(f"--as: there is no user {user_name!r}", returncode=Exit.USAGE) from None
+        raise CommandError(f"{argument}: there is no user {user_name!r}", returncode=Exit.USAGE) from None
     if not user.is_active:
-        raise CommandError(f"--as: the user {user_name!r} is not active", returncode=Exit.USAGE)
+        raise CommandError(f"{argument}: the user {user_name!r} is not active", returncode=Exit.USAGE)
     return Actor("cli", user=user, label=label)
 
 

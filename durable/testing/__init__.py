@@ -673,7 +673,8 @@ def _difference(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
     ]
     return (
         f"{', and '.join(parts)}. Either a step is not idempotent (it is called again if it dies before its commit: use "
-        "current_step().idempotency_key, or atomic=True), or the code between the steps is not deterministic"
+        "current_step().idempotency_key, or atomic=True), or the code between the steps is not deterministic, or the "
+        "outcome has a moment in it, such as ctx.now(): a run that has died goes on later"
     )
 
 

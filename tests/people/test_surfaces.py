@@ -238,6 +238,7 @@ def test_a_shell_lists_shows_and_answers(h: Harness, people: People, shell: Shel
     assert shell("questions", "anna", "-o", "ids").lines == [key]
     assert key in shell("questions", "anna").out
     assert shell("questions", "nobody").status == 2
+    assert "USER: there is no user 'nobody'" in shell("questions", "nobody").err
     assert people.eve is not None
     assert "No question waits" in shell("questions", "eve").err
     shown = shell("question", key).out

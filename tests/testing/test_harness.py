@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 
-from durable import Context, Handle, aget_run, get_run, workflow
+from durable import Context, Handle, NotDone, aget_run, get_run, workflow
 from durable.core import ids
 from durable.errors import MessageTimeoutError, RunConflictError, RunNotFoundError
 from durable.testing import Harness, SimulatedCrash
@@ -317,6 +317,16 @@ def test_crash_everywhere_finds_code_that_is_not_deterministic() -> None:
 
     with Harness(strict=False) as h, pytest.raises(AssertionError, match="changed the outcome"):
         h.crash_everywhere(drawing)
+
+
+def test_crash_everywhere_says_that_a_moment_differs_after_a_death() -> None:
+    def stamped(ctx: Context) -> datetime:
+        ctx.step("charge", lambda: None, once=True, verify=lambda: NotDone())
+        ctx.sleep("a while", "1 hour")
+        return ctx.now()
+
+    with Harness() as h, pytest.raises(AssertionError, match=r"a moment in it, such as ctx\.now\(\)"):
+        h.crash_everywhere(stamped)
 
 
 def test_crash_everywhere_finds_state_outside_of_steps() -> None:
