@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-#: Modules that `django.setup()` imports because durable is installed, beside the admin and django-rq.
+#: Modules that `django.setup()` imports because durable is installed, beside the admin, with django-rq and without.
 MOST = 150
 #: What only some processes do: pages, REST, commands, the linter, workers, alerts, metrics.
 NOT_NEEDED = ("durable.api", "durable.cli", "durable.inspection", "durable.lint.", "durable.store.postgres", "rich")
@@ -24,12 +24,14 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.messages",
     "django.contrib.sessions",
-    "django_rq",
     *APPS,
 ]
 DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "x"}}
 RQ_QUEUES = {"default": {"HOST": "localhost"}}
+DURABLE = {"REDIS": "django_rq" in APPS}
 """
+#: What a project has to ask for: a server beside the database, spans.
+OF_OTHERS = ("redis", "rq", "django_rq", "opentelemetry", "urllib.request", "ctypes")
 PROGRAM = """
 import json, sys
 import django
@@ -57,9 +59,11 @@ def started(directory: Path, *apps: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_process_imports_little_and_knows_durables_own_workflows(tmp_path: Path) -> None:
-    without, with_durable = started(tmp_path), started(tmp_path, "durable")
+@pytest.mark.parametrize("apps", [[], ["django_rq"]], ids=["without Redis", "with Redis"])
+def test_a_process_imports_little_and_knows_durables_own_workflows(tmp_path: Path, apps: list[str]) -> None:
+    without, with_durable = started(tmp_path, *apps), started(tmp_path, *apps, "durable")
     more = sorted({*with_durable["modules"]} - {*without["modules"]})
     assert len(more) <= MOST, f"{len(more)}: {more}"
     assert [name for name in more if name.startswith(NOT_NEEDED)] == []
+    assert [name for name in more if name.partition(".")[0] in OF_OTHERS or name in OF_OTHERS] == []
     assert with_durable["workflows"] == ["durable.alert", "durable.bulk", "durable.task"]

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from django.core.mail import EmailMessage
 from django.utils.module_loading import import_string
@@ -70,14 +68,17 @@ class WebhookError(Exception):
     """A webhook did not accept an alert."""
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """Follow no redirect: a POST would become a GET."""
-
-    def redirect_request(self, *_args: Any, **_options: Any) -> None:
-        """Return None: urllib raises the answer as an error."""
-
-
 def _webhook(alert: Alert, target: Target, _settings: AlertSettings) -> None:
+    # every process of a project imports this module, few send an alert
+    from urllib.error import HTTPError
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class NoRedirect(HTTPRedirectHandler):
+        """Follow no redirect: a POST would become a GET."""
+
+        def redirect_request(self, *_args: Any, **_options: Any) -> None:
+            """Return None: urllib raises the answer as an error."""
+
     body = json.dumps(alert.data()).encode()
     request = Request(  # noqa: S310  # the settings accept http and https only
         target.url,
@@ -91,7 +92,7 @@ def _webhook(alert: Alert, target: Target, _settings: AlertSettings) -> None:
         },
     )
     try:
-        answer = build_opener(_NoRedirect).open(request, timeout=target.timeout)
+        answer = build_opener(NoRedirect).open(request, timeout=target.timeout)
     except HTTPError as error:  # it holds the connection
         error.close()
         raise WebhookError(f"the webhook answered {error.code}: expected a status from 200 to 299") from None

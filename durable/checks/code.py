@@ -33,7 +33,6 @@ from durable.core.names.renames import Alias, Aliases, AliasKind
 from durable.core.registry import WorkflowDefinition
 from durable.declared_limits import undefined
 from durable.operations.ends import CallAtEnd
-from durable.operations.schedules.sync import differences, has_table
 from durable.tag_hashes import HOW_TO_KEEP, tells_of_people
 
 _DURABLE: Final = Path(__file__).parents[1]
@@ -109,7 +108,11 @@ def check_ends(**_: object) -> list[CheckMessage]:
 @register(Tags.database)
 def check_schedules(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that the rows of schedules are as the code declares them."""
-    if conf.DATABASE not in (databases or ()) or not has_table(conf.DATABASE):
+    if conf.DATABASE not in (databases or ()):
+        return []
+    from durable.operations.schedules.sync import differences, has_table  # only a process that checks databases
+
+    if not has_table(conf.DATABASE):
         return []
     found = differences()
     if not found:

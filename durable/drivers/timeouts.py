@@ -14,7 +14,6 @@ when there is one. It must not know the functions that it calls.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import heapq
 import logging
 import os
@@ -314,6 +313,8 @@ class _Target:
 
 
 def _raise_in(thread_id: int, error: type[BaseException]) -> None:
+    import ctypes  # few processes interrupt a thread
+
     set_async_exc: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
     set_async_exc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from datetime import datetime
+from functools import cached_property
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +38,17 @@ _installed: list[Tracing] = []
 
 def set_up() -> None:
     """Trace in this process, if the API is installed. Further calls do nothing."""
-    if _installed or find_spec("opentelemetry") is None or find_spec("opentelemetry.trace") is None:
+    if _installed or not _has_api():
         return
     _installed.append(Tracing())
     _installed[0].connect()
+
+
+def _has_api() -> bool:
+    """Return whether the API is installed, and not another package of OpenTelemetry alone. Imports neither."""
+    found = find_spec("opentelemetry")
+    places = None if found is None else found.submodule_search_locations
+    return places is not None and PathFinder.find_spec("opentelemetry.trace", places) is not None
 
 
 def run_context(run_id: str) -> SpanContext:
@@ -68,12 +77,19 @@ class Tracing:
     """Creates the spans. `provider` defaults to OpenTelemetry's global one."""
 
     def __init__(self, provider: Any = None) -> None:
+        self._provider = provider
+        self._newest: OrderedDict[str, SpanContext] = OrderedDict()
+
+    @cached_property
+    def _api(self) -> Any:
+        """The API. Imported at the first pass or start, not in every process that sets up Django."""
         from opentelemetry import trace
 
-        self._api = trace
-        self._provider = provider
-        self._tracer = trace.get_tracer("durable", tracer_provider=provider)
-        self._newest: OrderedDict[str, SpanContext] = OrderedDict()
+        return trace
+
+    @cached_property
+    def _tracer(self) -> Any:
+        return self._api.get_tracer("durable", tracer_provider=self._provider)
 
     def connect(self) -> None:
         observers.install(self)

@@ -1,8 +1,8 @@
 """Redis clients and RQ queues for the notifier, the timer and the workers.
 
 Owns how durable talks to the Redis of an RQ queue: with short timeouts and few retries, because most calls happen in a
-web request and nothing that matters is kept in Redis. Opens no connection before the first command. Must not decide
-what is sent.
+web request and nothing that matters is kept in Redis. Opens no connection before the first command, and imports redis
+and rq where they are used first, because every process of a project imports this module. Must not decide what is sent.
 
 Also owns the record that a Redis is away (unreachable from this process), and one line in the log when that begins and
 one when it ends. Meanwhile workers of `durable_worker` poll the database (`durable.worker.timer`, `durable.worker.rq`).
@@ -15,26 +15,20 @@ import threading
 import time
 from collections.abc import Iterable
 from copy import copy
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
 from django.core.signals import setting_changed
-from redis import BlockingConnectionPool, ConnectionPool, Redis
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ReadOnlyError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
-from redis.sentinel import SentinelConnectionPool
-from rq import Queue
-from rq.serializers import JSONSerializer
 
 from durable.conf import conf
 from durable.core import registry
 
+if TYPE_CHECKING:
+    from redis import ConnectionPool, Redis
+    from rq import Queue
+
 CONNECT_TIMEOUT = 0.5  # seconds
 SOCKET_TIMEOUT = 1.0  # seconds
-_WORTH_ANOTHER: Final = (RedisConnectionError, ReadOnlyError)
 
 #: Settings of a queue in RQ_QUEUES that say nothing about its connection.
 _NOT_OF_CONNECTION: Final = frozenset(
@@ -58,6 +52,7 @@ def rq_queue(name: str) -> Queue:
     if name not in _queues:
         # Imported here: django_rq reads the settings when it is imported.
         from django_rq import get_queue
+        from rq.serializers import JSONSerializer
 
         connection = _shared_client(name)
         # The queue has its own commit mode, because durable knows which database's commit to wait for. `ASYNC: False`
@@ -116,6 +111,8 @@ def first_queue_beside(name: str) -> str:
 
 def _place(pool: ConnectionPool) -> object:
     """Return a value that identifies a Redis. One behind Sentinels has no address of its own."""
+    from redis.sentinel import SentinelConnectionPool
+
     kwargs = pool.connection_kwargs
     place = {key: kwargs.get(key) for key in ("host", "port", "path", "db")}
     if isinstance(pool, SentinelConnectionPool):
@@ -128,6 +125,7 @@ def _place(pool: ConnectionPool) -> object:
 def _with_short_timeouts(name: str) -> Redis:
     """Return a separate client for durable; the project's client (of django-redis, for example) keeps its timeouts."""
     from django_rq import get_connection
+    from redis import Redis
 
     project_client = get_connection(name)
     pool = _pool_with_short_timeouts(project_client.connection_pool)
@@ -139,6 +137,9 @@ def _with_short_timeouts(name: str) -> Redis:
 
 def _pool_with_short_timeouts(pool: Any) -> ConnectionPool | None:
     """Return a pool to the same Redis in which no thread waits for a connection; None if the class is unknown."""
+    from redis import BlockingConnectionPool, ConnectionPool, Redis
+    from redis.sentinel import SentinelConnectionPool
+
     kwargs = {**pool.connection_kwargs, "connection_class": pool.connection_class, **_short_timeouts()}
     if type(pool) in (ConnectionPool, BlockingConnectionPool):
         return ConnectionPool(**kwargs)
@@ -154,13 +155,19 @@ def _pool_with_short_timeouts(pool: Any) -> ConnectionPool | None:
 
 
 def _short_timeouts() -> dict[str, Any]:
+    from redis.backoff import NoBackoff
+    from redis.exceptions import ConnectionError as RedisConnectionError
+    from redis.exceptions import ReadOnlyError
+    from redis.retry import Retry
+
+    worth_another = (RedisConnectionError, ReadOnlyError)
     return {
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": SOCKET_TIMEOUT,
         # Retry once at once after a broken connection: a pooled one may be left from before Redis was restarted, or
         # lead to a master that has become a replica. Do not retry after a timeout, which has taken its time already.
-        "retry": Retry(NoBackoff(), 1, supported_errors=_WORTH_ANOTHER),
-        "retry_on_error": list(_WORTH_ANOTHER),  # redis-py 5 closes the connection, and checks this before it retries
+        "retry": Retry(NoBackoff(), 1, supported_errors=worth_another),
+        "retry_on_error": list(worth_another),  # redis-py 5 closes the connection, and checks this before it retries
     }
 
 
@@ -201,8 +208,6 @@ QUIET: Final = 5.0
 # Seconds for which workers poll after Redis is back: other processes may not have tried again yet.
 AFTERWARDS: Final = QUIET + 1.0
 
-_AWAY: Final = (RedisConnectionError, RedisTimeoutError, OSError)
-
 _lock = threading.Lock()
 _since: dict[str, float] = {}  # by a queue of that Redis, monotonic
 _poll_until = 0.0
@@ -210,7 +215,12 @@ _poll_until = 0.0
 
 def is_away(error: BaseException) -> bool:
     """Return True if the error means that Redis is away. Other errors mean that it refuses something."""
-    return isinstance(error, _AWAY) and not isinstance(error, AuthenticationError)
+    from redis.exceptions import AuthenticationError
+    from redis.exceptions import ConnectionError as RedisConnectionError
+    from redis.exceptions import TimeoutError as RedisTimeoutError
+
+    is_of_connection = isinstance(error, RedisConnectionError | RedisTimeoutError | OSError)
+    return is_of_connection and not isinstance(error, AuthenticationError)
 
 
 def began(queue: str, error: BaseException) -> None:
