@@ -137,8 +137,6 @@ def operator(log_in: Callable[..., Client]) -> Client:
 
 # -- in a browser
 
-PASSWORD = "correct horse"
-
 
 @pytest.fixture
 def complaints(page: "Page") -> list[str]:
@@ -146,31 +144,21 @@ def complaints(page: "Page") -> list[str]:
 
 
 @pytest.fixture
-def log_into(page: "Page", live_server: "LiveServer", make_user: MakeUser) -> Callable[..., "Page"]:
-    """The page, logged in by hand as a staff user with these permissions; superusers may do everything."""
-
-    def log(*permissions: str, is_superuser: bool = False, to: str = "/admin/durable/") -> "Page":
-        user = make_user(*permissions, password=PASSWORD)
-        User.objects.filter(pk=user.pk).update(is_superuser=is_superuser)
-        page.goto(f"{live_server.url}/admin/login/?next={to}")
-        page.get_by_label("Username").fill("ada")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Log in").click()
-        page.wait_for_load_state()
-        return page
-
-    return log
-
-
-@pytest.fixture
 def sign_in(page: "Page", live_server: "LiveServer", make_user: MakeUser) -> Callable[..., "Page"]:
-    """The page, at no address yet, with the session of a staff user with these permissions."""
+    """The page with the session of a staff user with these permissions, at no address yet unless `to` is one.
 
-    def sign(*permissions: str) -> "Page":
+    Superusers may do everything.
+    """
+
+    def sign(*permissions: str, is_superuser: bool = False, to: str = "") -> "Page":
+        user = make_user(*permissions)
+        User.objects.filter(pk=user.pk).update(is_superuser=is_superuser)
         client = Client()
-        client.force_login(make_user(*permissions))
+        client.force_login(user)
         cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
         page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
+        if to:
+            page.goto(live_server.url + to)
         return page
 
     return sign

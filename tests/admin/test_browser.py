@@ -19,9 +19,9 @@ from project.shop import checkout
 from project.shop.models import Fault, Order, Product
 from tests.admin import flows
 from tests.admin.addresses import a_hung_step
-from tests.admin.conftest import OPERATOR, PASSWORD, MakeUser, Stage
+from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.pages import url
-from tests.support.barriers import barriers
+from tests.support.barriers import barriers, show_as
 from tests.support.browsing import working
 from tests.support.rollups import settle
 
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 WAIT = 120_000  # milliseconds
-NARROW = {"width": 390, "height": 844}
+WIDE, NARROW = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
 
 LogIn = Callable[..., "Page"]
+PASSWORD = "correct horse"
 
 
 @pytest.fixture
@@ -46,13 +47,13 @@ def worker(child_environment: dict[str, str], tmp_path: Path) -> Iterator[subpro
 
 
 def test_an_operator_mends_an_order_from_the_overview_to_the_end(
-    log_into: LogIn, live_server: "LiveServer", worker: object, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", worker: object, complaints: list[str]
 ) -> None:
     Fault.switch(Fault.Service.BANK, on=True)
     product = {"name": "Yarn", "description": "", "price": Decimal("4.20")}
     yarn, _ = Product.objects.get_or_create(slug="yarn", defaults=product)
     order = checkout.place_order("Ada", "ada@example.org", {yarn: 2})
-    page = log_into(is_superuser=True)
+    page = sign_in(is_superuser=True, to="/admin/durable/")
     loads: list[str] = []
     page.on("load", lambda loaded: loads.append(loaded.url))
 
@@ -108,13 +109,13 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
 
 
 def test_all_runs_of_a_cause_are_recovered_with_two_clicks_from_the_overview(
-    log_into: LogIn, worker: object, complaints: list[str]
+    sign_in: LogIn, worker: object, complaints: list[str]
 ) -> None:
     Fault.switch(Fault.Service.BANK, on=True)
     product = {"name": "Yarn", "description": "", "price": Decimal("4.20")}
     yarn, _ = Product.objects.get_or_create(slug="yarn", defaults=product)
     orders = [checkout.place_order("Ada", "ada@example.org", {yarn: 2}) for _ in range(2)]
-    page = log_into(is_superuser=True)
+    page = sign_in(is_superuser=True, to="/admin/durable/")
     retry = page.get_by_role("link", name="Recover these 2")
     retry.wait_for(timeout=WAIT)
     Fault.switch(Fault.Service.BANK, on=False)
@@ -130,11 +131,11 @@ def test_all_runs_of_a_cause_are_recovered_with_two_clicks_from_the_overview(
 
 
 def test_runs_are_cancelled_in_bulk(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:
     for number in range(4):
         stage.start(flows.approve, id=f"run-{number}")
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("changelist"))
     for number in range(3):
         page.get_by_label(f"Choose run run-{number}").check()
@@ -149,10 +150,10 @@ def test_runs_are_cancelled_in_bulk(
 
 
 def test_many_runs_are_cancelled_after_their_number_is_typed(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:
     flows.approve.start_many([()] * 101)
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(f"{live_server.url}{url('changelist')}?workflow=tests.approve")
     page.get_by_label("all 101 that the filter finds").check()
     page.get_by_role("button", name="Cancel").click()
@@ -172,10 +173,10 @@ def test_many_runs_are_cancelled_after_their_number_is_typed(
 
 
 def test_without_the_permission_nothing_is_offered_and_nothing_done(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage
 ) -> None:
     stage.start(flows.approve, {"secret": 1}, id="run")
-    page = log_into("view_run")
+    page = sign_in("view_run")
     page.goto(live_server.url + url("change", "run"))
     assert page.get_by_text("durable.view_payload").is_visible()
     assert page.get_by_role("link", name="Cancel").count() == 0
@@ -205,7 +206,7 @@ def test_without_javascript_everything_works_a_reload_at_a_time(
 
 
 def test_a_timeline_is_opened_followed_and_shown_in_real_time(
-    log_into: LogIn,
+    sign_in: LogIn,
     live_server: "LiveServer",
     stage: Stage,
     complaints: list[str],
@@ -213,7 +214,7 @@ def test_a_timeline_is_opened_followed_and_shown_in_real_time(
 ) -> None:
     monkeypatch.setitem(flows.SWITCH, "broken", True)
     stage.start(flows.album, id="run")
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("change", "run"))
     table = page.get_by_role("table", name="Timeline")
     table.get_by_role("link", name="Open images, 30 times").click()
@@ -244,10 +245,10 @@ def test_a_timeline_is_opened_followed_and_shown_in_real_time(
 
 
 def test_a_page_asks_while_it_is_seen_and_until_the_end(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:
     stage.start(flows.approve, id="run")
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("change", "run"))
     hide = """hidden => {
         Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
@@ -275,10 +276,10 @@ def test_a_page_asks_while_it_is_seen_and_until_the_end(
 
 
 def test_reading_goes_on_while_the_page_is_patched(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:
     stage.start(flows.approve, {"lines": [f"line {number}" for number in range(400)]}, id="run")
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("change", "run"))
     read = page.locator("#input .durable-json")
     read.evaluate("""pre => {
@@ -306,10 +307,10 @@ def test_reading_goes_on_while_the_page_is_patched(
     assert complaints == []
 
 
-def test_times_from_now_go_on_by_themselves(log_into: LogIn, live_server: "LiveServer", stage: Stage) -> None:
+def test_times_from_now_go_on_by_themselves(sign_in: LogIn, live_server: "LiveServer", stage: Stage) -> None:
     stage.start(flows.quick, id="run")
     stage.advance(seconds=75)
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("change", "run"))
     created = page.locator("dl time [data-durable-relative]").first
     texts = [created.inner_text()]
@@ -322,13 +323,13 @@ def test_times_from_now_go_on_by_themselves(log_into: LogIn, live_server: "LiveS
     assert texts == sorted(texts)
 
 
-def test_the_headline_counts_on(log_into: LogIn, live_server: "LiveServer", stage: Stage) -> None:
+def test_the_headline_counts_on(sign_in: LogIn, live_server: "LiveServer", stage: Stage) -> None:
     a_hung_step(stage)
     Activity.objects.update(began_at=timezone.now() - timedelta(seconds=75))
     stage.start(flows.nap, id="asleep")
     stage.start(flows.quick, id="ended")
     Run.objects.filter(pk="ended").update(finished_at=timezone.now() - timedelta(seconds=75))
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     for run, pattern in (
         ("hung", r'Seems hung: running step "charge" for 1 m \d\d s \(timeout 9 s\)\.'),
         ("ended", r"Completed 1 m \d\d s ago, .*\."),
@@ -347,11 +348,9 @@ def test_the_headline_counts_on(log_into: LogIn, live_server: "LiveServer", stag
         assert page.locator("p.durable-hidden[role=status]").inner_text() == ""  # a change of the seconds is not told
 
 
-def test_a_new_headline_is_announced_with_its_own_time(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage
-) -> None:
+def test_a_new_headline_is_announced_with_its_own_time(sign_in: LogIn, live_server: "LiveServer", stage: Stage) -> None:
     a_hung_step(stage)
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("change", "hung"))
     page.get_by_text("for 1 h", exact=False).first.wait_for()
     began = timezone.now() - timedelta(minutes=7, seconds=5)  # the page counts whole seconds, from one before
@@ -365,11 +364,11 @@ def test_a_new_headline_is_announced_with_its_own_time(
 
 
 def test_the_list_follows_what_happens_unless_runs_are_being_chosen(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:
     for number in range(2):
         stage.start(flows.approve, id=f"run-{number}")
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("changelist"))
     states = page.locator("#result_list .durable-state")
     get_run("run-0").cancel()
@@ -385,12 +384,12 @@ def test_the_list_follows_what_happens_unless_runs_are_being_chosen(
 
 
 def test_a_filter_is_narrowed_and_widened_and_its_runs_are_chosen(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:
     for number in range(3):
         stage.start(flows.approve, id=f"order-{number}")
     stage.start(flows.nap, id="nap")
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("changelist"))
     page.get_by_text("Add a filter").click()
     page.get_by_label("sleeping").check()
@@ -412,10 +411,10 @@ def test_a_filter_is_narrowed_and_widened_and_its_runs_are_chosen(
 
 
 def test_names_of_old_code_are_suggested(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:
     Run.objects.create(id="old", workflow="acme.gone", queue="fax", input="[]", created_at=stage.now)
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("changelist"))
     page.get_by_text("Add a filter").click()
     known = page.locator("#known-workflow option[value='acme.gone']")
@@ -429,11 +428,11 @@ def test_names_of_old_code_are_suggested(
 
 
 def test_a_view_is_saved_and_opened_again(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:
     stage.start(flows.approve, id="order")
     stage.start(flows.quick, id="done")
-    page = log_into(*OPERATOR, "share_savedview")
+    page = sign_in(*OPERATOR, "share_savedview")
     page.goto(f"{live_server.url}{url('changelist')}?state=sleeping")
     page.get_by_text("Views", exact=True).click()
     page.get_by_label("Save this view as").fill("waiting orders")
@@ -453,14 +452,14 @@ def test_a_view_is_saved_and_opened_again(
 
 
 def test_a_chart_is_one_stop_of_the_keyboard_and_says_what_a_bar_has(
-    log_into: LogIn, stage: Stage, complaints: list[str]
+    sign_in: LogIn, stage: Stage, complaints: list[str]
 ) -> None:
     for number, minutes in enumerate((40, 20)):
         end = stage.now - timedelta(minutes=minutes)
         ended = {"created_at": end - timedelta(seconds=2), "finished_at": end, "state": "completed"}
         Run.objects.create(id=f"run-{number}", workflow="w", queue="q", input="[]", **ended)
     settle(stage.now)
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR, to="/admin/durable/")
     bars = page.locator("#ended-hour svg a")
     assert bars.count() == 2
     bars.last.focus()
@@ -481,12 +480,12 @@ def test_a_chart_is_one_stop_of_the_keyboard_and_says_what_a_bar_has(
 
 
 def test_the_keyboard_goes_from_row_to_row_and_past_them(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
 ) -> None:
     for number in range(20):
         stage.start(flows.approve, id=f"order-{number:02}")
         stage.advance(seconds=1)
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     page.goto(live_server.url + url("changelist"))
     first = page.get_by_label("Choose run order-19")
     first.focus()
@@ -508,14 +507,14 @@ def test_the_keyboard_goes_from_row_to_row_and_past_them(
 
 
 def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
-    log_into: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str], monkeypatch: pytest.MonkeyPatch
+    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flows, "SWITCH", {"broken": True, "rollback_broken": False})
     stage.start(flows.branches, id="branches")
     stage.start(flows.switched, id="failed")
     stage.start(flows.stubborn, id="retrying")
     stage.start(flows.approve, {"cat": "Mochi"}, id="waiting")
-    page = log_into(*OPERATOR)
+    page = sign_in(*OPERATOR)
     cause = Failure.objects.get(run_id="failed").cause.fingerprint
     addresses = [
         "/admin/durable/",
@@ -534,10 +533,14 @@ def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
         f"{url('replay', 'branches')}?at=ship/label/buy",
     ]
     found = []
-    for scheme, seen in (("light", addresses), ("dark", addresses[:6])):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of the two words
-        for address in seen:
-            page.goto(live_server.url + address)
+    for number, address in enumerate(addresses):
+        page.goto(live_server.url + address)
+        show_as(page, scheme="light", size=NARROW)
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider <= 0, f"{address} is {wider} pixels wider than a telephone"
+        assert complaints == []
+        for scheme in ("light", "dark") if number < 6 else ("light",):
+            show_as(page, scheme=scheme, size=WIDE)
             # the frame around our pages is the admin's own
             found += [
                 (address, scheme, each["id"], node["html"][:160], node["any"][:1])
@@ -545,11 +548,5 @@ def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
                 if each["impact"] in {"serious", "critical"}
                 for node in each["nodes"]
             ]
+        complaints.clear()  # of the styles that axe tries to set
     assert found == [], "\n".join(map(str, found))
-    complaints.clear()  # of the styles that axe tries to set
-    page.set_viewport_size(NARROW)  # type: ignore[arg-type]  # a dict like it
-    for address in addresses:
-        page.goto(live_server.url + address)
-        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wider <= 0, f"{address} is {wider} pixels wider than a telephone"
-    assert complaints == []

@@ -13,7 +13,7 @@ from tests.admin.addresses import PAGES, a_hung_step, make_site
 from tests.admin.conftest import Stage
 from tests.admin.pages import url
 from tests.support.addresses import path_of
-from tests.support.barriers import RULES, barriers
+from tests.support.barriers import RULES, barriers, show_as
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -58,9 +58,8 @@ def test_barriers_are_found_with_each_place_and_only_where_the_test_looks(page: 
     assert "document-title" in everywhere
 
 
-@pytest.mark.parametrize("look", LOOKS)
 def test_no_page_has_barriers(
-    log_into: Callable[..., Page], live_server: LiveServer, stage: Stage, monkeypatch: pytest.MonkeyPatch, look: str
+    sign_in: Callable[..., Page], live_server: LiveServer, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(flows.SWITCH, "broken", True)
     site = make_site(stage)
@@ -73,17 +72,16 @@ def test_no_page_has_barriers(
     paths += ["/admin/", "/admin/durable/", "/admin/durable/operatoraction/"]
     log = [f"/admin/durable/operatoraction/{site['{action}']}/{page}/" for page in ("change", "history")]
     paths += [*log, f"{url('bulk')}?verb=recover&all=on&filter=%3Fstate%3Dfailed&first=1"]
-    page = log_into(is_superuser=True)
-    scheme, forced, size, rules = LOOKS[look]
-    page.set_viewport_size(size)  # type: ignore[arg-type]  # a dict like it
-    page.emulate_media(color_scheme=scheme, forced_colors=forced)  # type: ignore[arg-type]  # two of its words
+    page = sign_in(is_superuser=True)
     found: dict[str, list[str]] = {}
     # the search of the log is Django's own
     for path in paths:
         page.goto(live_server.url + path)
         page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
-        for each in barriers(page, rules, but="#toolbar"):
-            found.setdefault(f"{each['id']}: {each['nodes'][0]['html'][:200]}", []).append(path)
-        if page.evaluate("document.documentElement.scrollWidth") > size["width"]:
-            found.setdefault("wider than the screen", []).append(path)
+        for look, (scheme, forced, size, rules) in LOOKS.items():
+            show_as(page, scheme=scheme, forced=forced, size=size)
+            for each in barriers(page, rules, but="#toolbar"):
+                found.setdefault(f"{each['id']}: {each['nodes'][0]['html'][:200]}", []).append(f"{look}: {path}")
+            if page.evaluate("document.documentElement.scrollWidth") > size["width"]:
+                found.setdefault("wider than the screen", []).append(f"{look}: {path}")
     assert found == {}

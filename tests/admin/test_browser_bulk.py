@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from durable.models import Cause, Child, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import url
-from tests.support.barriers import barriers
+from tests.support.barriers import barriers, show_as
 from tests.support.browsing import complaints_of
 
 if TYPE_CHECKING:
@@ -52,10 +53,10 @@ def failed_runs(stage: Stage, count: int) -> list[str]:
 
 
 def test_a_cause_is_tried_with_a_canary_and_goes_on(
-    log_into: LogIn, live_server: LiveServer, stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: LiveServer, stage: Stage, complaints: list[str]
 ) -> None:
     ids = failed_runs(stage, 8)
-    page = log_into(*ALL)
+    page = sign_in(*ALL)
     page.goto(live_server.url + url("cause", Cause.objects.get().fingerprint))
     page.get_by_role("link", name="Try 5 first").click()
     page.get_by_text("Recover: try 5 of 8 runs first").wait_for()
@@ -105,10 +106,10 @@ def test_a_cause_is_tried_with_a_canary_and_goes_on(
 
 
 def test_the_output_of_a_step_is_given_by_hand(
-    log_into: LogIn, live_server: LiveServer, stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: LiveServer, stage: Stage, complaints: list[str]
 ) -> None:
     failed_runs(stage, 1)
-    page = log_into(*ALL)
+    page = sign_in(*ALL)
     page.goto(f"{live_server.url}{url('replay', 'order-0')}?at=charge")
     page.get_by_role("link", name="Give the output of this step by hand instead").click()
     page.get_by_role("heading", name="Give the output of “charge”").wait_for()
@@ -127,10 +128,10 @@ def test_the_output_of_a_step_is_given_by_hand(
 
 
 def test_a_run_starts_again_with_another_input(
-    log_into: LogIn, live_server: LiveServer, stage: Stage, complaints: list[str]
+    sign_in: LogIn, live_server: LiveServer, stage: Stage, complaints: list[str]
 ) -> None:
     stage.start(flows.quick, 7, id="run")
-    page = log_into(*ALL)
+    page = sign_in(*ALL)
     page.goto(live_server.url + url("act", "run", "restart"))
     page.get_by_role("link", name="Start it with another input instead").click()
     editor = page.get_by_label("Arguments (JSON)")
@@ -183,28 +184,16 @@ def operator_page(sign_in: LogIn) -> Page:
     return sign_in(*OPERATOR)
 
 
-def serious_faults(page: Page) -> list[tuple[str, str]]:
-    found = barriers(page)
-    return [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] != "minor"]
-
-
 def look(page: Page, name: str) -> None:
     """Look at the page with axe in light and dark, wide and narrow, where nothing may reach beyond the window."""
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        for width in (1440, 390):
-            page.set_viewport_size({"width": width, "height": 900})
-            if folder := os.environ.get("DURABLE_SHOTS"):
-                page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
-            for _ in range(40):  # links and chips take the colours of the scheme within a moment
-                serious = serious_faults(page)
-                if not serious:
-                    break
-                page.wait_for_timeout(250)
-            assert serious == [], (name, width, scheme)
-    page.emulate_media(color_scheme="light")
-    page.set_viewport_size({"width": 1440, "height": 900})
+    for scheme, width in product(("light", "dark"), (1440, 390)):
+        show_as(page, scheme=scheme, size={"width": width, "height": 900})
+        if folder := os.environ.get("DURABLE_SHOTS"):
+            page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+        serious = [(each["id"], each["nodes"][0]["html"]) for each in barriers(page) if each["impact"] != "minor"]
+        assert serious == [], (name, width, scheme)
+    show_as(page, scheme="light", size={"width": 1440, "height": 900})
 
 
 def test_from_the_overview_to_recovered_is_two_clicks(

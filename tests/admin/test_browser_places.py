@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,7 @@ from durable.operations.schedules.verbs import override, pause, run_now
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import url
-from tests.support.barriers import barriers
+from tests.support.barriers import barriers, show_as
 from tests.support.browsing import complaints_of
 from tests.support.worker_rows import a_worker
 
@@ -34,9 +35,9 @@ WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 
 @pytest.fixture
-def operator(log_into: Callable[..., Page]) -> Page:
+def operator(sign_in: Callable[..., Page]) -> Page:
     """The page, logged in as a superuser."""
-    return log_into(is_superuser=True)
+    return sign_in(is_superuser=True)
 
 
 @pytest.fixture
@@ -73,19 +74,15 @@ ADDRESSES = (
 )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_without_barriers_and_fits(
-    operator: Page, live_server: LiveServer, project: Stage, scheme: str
-) -> None:
-    operator.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of its literals
+def test_every_page_is_without_barriers_and_fits(operator: Page, live_server: LiveServer, project: Stage) -> None:
     for name, key in ADDRESSES:
-        for size in (WIDE, NARROW):
-            operator.set_viewport_size(size)  # type: ignore[arg-type]  # Playwright's own class of such dicts
-            operator.goto(live_server.url + url(name, key))
+        operator.goto(live_server.url + url(name, key))
+        for scheme, size in product(("light", "dark"), (WIDE, NARROW)):
+            show_as(operator, scheme=scheme, size=size)
             found = barriers(operator)
-            assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == [], (name, size)
+            assert [(each["id"], each["nodes"][0]["html"][:200]) for each in found] == [], (name, scheme, size)
             width = operator.evaluate("document.documentElement.scrollWidth")
-            assert width <= size["width"], (name, size, width)
+            assert width <= size["width"], (name, scheme, size, width)
 
 
 def test_a_queue_is_paused_and_resumed(
@@ -176,18 +173,13 @@ def schedules() -> None:
 
 
 def look(page: Page, name: str) -> None:
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        page.evaluate(
-            "Promise.all(document.getAnimations().map(each => each.finished))"
-        )  # links change their colour slowly
-        for width in (1440, 390):
-            page.set_viewport_size({"width": width, "height": 900})
-            if folder := os.environ.get("DURABLE_SHOTS"):
-                page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
-            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (name, width)
-            found = barriers(page)
-            assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], (name, width, scheme)
+    for scheme, width in product(("light", "dark"), (1440, 390)):
+        show_as(page, scheme=scheme, size={"width": width, "height": 900})
+        if folder := os.environ.get("DURABLE_SHOTS"):
+            page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (name, width)
+        found = barriers(page)
+        assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], (name, width, scheme)
 
 
 def test_no_page_is_a_barrier(operator_page: Page, live_server: LiveServer, schedules: None) -> None:

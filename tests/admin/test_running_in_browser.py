@@ -121,10 +121,10 @@ def check(page: Page) -> None:
 
 
 def test_an_operator_finds_a_hung_step_looks_at_its_stack_and_abandons_it(
-    log_into: Callable[..., Page], complaints: list[str], worker: None
+    sign_in: Callable[..., Page], complaints: list[str], worker: None
 ) -> None:
     eventually(lambda: Activity.objects.exists())
-    page = log_into(is_superuser=True, to=reverse("admin:durable_run_running"))
+    page = sign_in(is_superuser=True, to=reverse("admin:durable_run_running"))
     check(page)
     page.get_by_role("link", name=LONG_NAME.strip()).click(timeout=WAIT)
     page.get_by_role("link", name="Ask for the stack").wait_for(timeout=WAIT)
@@ -155,12 +155,12 @@ def test_an_operator_finds_a_hung_step_looks_at_its_stack_and_abandons_it(
 
 
 def test_the_page_of_a_run_shows_what_a_running_step_emits(
-    log_into: Callable[..., Page], complaints: list[str], writer: None
+    sign_in: Callable[..., Page], complaints: list[str], writer: None
 ) -> None:
     """As it comes, without a reload; a new attempt begins anew, and the end takes the text away."""
     words.put("The lamp <img src=x> is ")
     eventually(lambda: Activity.objects.exists())
-    page = log_into(is_superuser=True, to=reverse("admin:durable_run_change", args=["text-1"]))
+    page = sign_in(is_superuser=True, to=reverse("admin:durable_run_change", args=["text-1"]))
     page.evaluate("window.isTheSame = true")
     emitted = page.locator("[data-durable-stream]")
     emitted.get_by_text("The lamp <img src=x> is").wait_for(timeout=WAIT)
@@ -182,11 +182,11 @@ def test_the_page_of_a_run_shows_what_a_running_step_emits(
 
 
 def test_without_the_permission_to_see_payloads_nothing_is_shown(
-    log_into: Callable[..., Page], complaints: list[str], writer: None
+    sign_in: Callable[..., Page], complaints: list[str], writer: None
 ) -> None:
     words.put("secret")
     eventually(lambda: Activity.objects.exists())
-    page = log_into("view_run", to=reverse("admin:durable_run_change", args=["text-1"]))
+    page = sign_in("view_run", to=reverse("admin:durable_run_change", args=["text-1"]))
     page.get_by_role("heading", name="write <b>").first.wait_for(timeout=WAIT)
     assert page.locator("[data-durable-stream]").count() == 0
     answer = page.request.get(f"{page.url.removesuffix('change/')}stream/?at=write%20%3Cb%3E")

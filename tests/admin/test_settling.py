@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from html import unescape
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from durable import Context, Found, Unknown, get_run, workflow
 from durable.models import Cause, OperatorAction, Run
 from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import hidden, text_of, url
-from tests.support.barriers import barriers
+from tests.support.barriers import barriers, show_as
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -223,16 +224,13 @@ def test_a_restart_and_a_cancel_say_that_nobody_knows(stage: Stage, settler: Cli
 
 def look_at(page: Page, complaints: list[str], name: str) -> None:
     """Look at the page with axe, at two widths, in light and dark; what axe sets is no complaint."""
-    for scheme in ("dark", "light"):
-        page.emulate_media(color_scheme=scheme)
-        page.reload()  # colours that are still changing into each other have no contrast
-        for width in (390, 1440):
-            page.set_viewport_size({"width": width, "height": 900})
-            if folder := os.environ.get("DURABLE_SHOTS"):
-                page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png", full_page=True)
-            found = barriers(page)
-            assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] != "minor"] == [], name
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+    for scheme, width in product(("dark", "light"), (390, 1440)):
+        show_as(page, scheme=scheme, size={"width": width, "height": 900})
+        if folder := os.environ.get("DURABLE_SHOTS"):
+            page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png", full_page=True)
+        found = barriers(page)
+        assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] != "minor"] == [], name
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
     complaints.clear()
 
 
@@ -241,10 +239,10 @@ def look_at(page: Page, complaints: list[str], name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_person_answers_in_the_browser(
-    log_into: Callable[..., Page], live_server: LiveServer, stage: Stage, complaints: list[str]
+    sign_in: Callable[..., Page], live_server: LiveServer, stage: Stage, complaints: list[str]
 ) -> None:
     stage.start(order, HOSTILE, id="run")
-    page = log_into(*ALL)
+    page = sign_in(*ALL)
     page.goto(live_server.url + url("change", "run"))
     page.get_by_role("link", name="Settle", exact=True).click()
     page.get_by_role("heading", name="Was it done?").wait_for()

@@ -21,7 +21,7 @@ from django.urls import reverse
 from durable import get_run
 from project.shop import checkout
 from project.shop.models import Mail, Order, Product, Refund
-from tests.support.barriers import RULES, barriers
+from tests.support.barriers import RULES, barriers, show_as
 from tests.support.browsing import complaints_of, working
 from tests.support.waiting import eventually
 
@@ -199,12 +199,10 @@ def paths(live_server: "LiveServer", shelf: Product, worker: object, mia: User) 
 def test_nobody_meets_a_barrier_on_these_pages(page: "Page", live_server: "LiveServer", paths: list[str]) -> None:
     log_in(page.context, User.objects.create_superuser("keeper"), live_server.url)
     found: list[tuple[str, str, object]] = []
-    for look, (scheme, width) in LOOKS.items():
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of its words
-        page.set_viewport_size({"width": width, "height": 900})
-        for path in paths:
-            page.goto(live_server.url + path)
-            page.wait_for_load_state()
+    for path in paths:
+        page.goto(live_server.url + path)
+        for look, (scheme, width) in LOOKS.items():
+            show_as(page, scheme=scheme, size={"width": width, "height": 900})
             found += [
                 (look, path, (each["id"], each["nodes"][0]["html"])) for each in barriers(page, RULES, within=None)
             ]
