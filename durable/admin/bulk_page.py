@@ -43,7 +43,7 @@ from durable.models.run import RunQuerySet
 from durable.operations import bulk
 from durable.operations.audit import PERMISSIONS
 from durable.operations.eligibility import Selection, place_of, starts_of_bulk
-from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, STOPS, RunVerb, possible_verbs
+from durable.operations.verbs import BULK_ACTIONS, DECISIONS, RUN_VERBS, STOPS, RunVerb, possible_verbs
 
 _MOST_IDS = 500  # ids that one page can select
 _MOST_WORKFLOWS = 5  # that the page names
@@ -363,7 +363,6 @@ def _list_url(admin: AdminPages, request: HttpRequest) -> str:
 
 
 _SHOWN: Final = 20  # runs that have failed again
-_DECISIONS: Final = ("go_on", "stop_here")
 
 
 def show_result(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
@@ -428,7 +427,7 @@ def _decisions(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> l
     """Return title and address of each decision about a bulk that its canary has stopped."""
     if found.run is None or found.stopped is None or not access.may(request, PERMISSIONS["go_on"]):
         return []
-    return [(str(RUN_VERBS[name].title), admin.url("act", found.run.id, name)) for name in _DECISIONS]
+    return [(str(RUN_VERBS[name].title), admin.url("act", found.run.id, name)) for name in DECISIONS]
 
 
 def _verbs(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[tuple[str, str, bool]]:

@@ -35,6 +35,7 @@ from durable.inspection.workers import Workers, worker_overview
 from durable.inspection.workflows import STATE_CAP, count_everyone
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, revision
+from durable.operations.verbs import DECISIONS, RUN_VERBS
 
 if TYPE_CHECKING:
     from durable.inspection.causes import CauseLine
@@ -386,10 +387,8 @@ def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
             ]
         case "bulk_stopped":
             run = as_key(finding.runs[0][0])
-            return url("bulk_result", run), [
-                Verb(title=_("Go on with the rest"), url=url("act", run, "go_on")),
-                Verb(title=_("Stop here"), url=url("act", run, "stop_here")),
-            ]
+            decisions = [Verb(title=str(RUN_VERBS[each].title), url=url("act", run, each)) for each in DECISIONS]
+            return url("bulk_result", run), decisions
         case "queue_paused" if finding.wanted is not None:
             key, needs = as_key(finding.wanted.queue), PERMISSIONS["resume_queue"]
             return url("queue", key), [Verb(title=_("Resume"), url=url("queue_hold", key, "resume"), needs=needs)]

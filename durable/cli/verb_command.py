@@ -71,7 +71,7 @@ from durable.operations.eligibility import BulkStarts, Narrowed, StartsCounter, 
 from durable.operations.options import Option, Until
 from durable.operations.replay import replay_failed
 from durable.operations.start import restart
-from durable.operations.verbs import BULK_ACTIONS, PLACE, RUN_VERBS, STEP, RunVerb, Subject, Verb
+from durable.operations.verbs import BULK_ACTIONS, DECISIONS, PLACE, RUN_VERBS, STEP, RunVerb, Subject, Verb
 from durable.runtime import current
 
 PAGE = 100  # runs whose states are read in one query
@@ -429,8 +429,8 @@ def _print_bulk(output: Output, found: BulkSummary) -> None:
     if found.order is not None:
         output.line(order_words(found.order, found.began_at))
     if found.stopped is not None:
-        for verb in ("go-on", "stop-here"):
-            output.line(f"  {command(verb, found.id)}")
+        for verb in DECISIONS:
+            output.line(f"  {command(RUN_VERBS[verb].command, found.id)}")
     if found.started:
         output.line(f"children that are started again: {found.started}")
     for group in refusals(found.id):

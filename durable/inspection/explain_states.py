@@ -34,7 +34,7 @@ from durable.models import ChildGroup, Entry, Run, Turn
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, wakeups
-from durable.operations.verbs import HALTS, STOPS
+from durable.operations.verbs import DECISIONS, HALTS, STOPS
 
 _ASKED: Final = 3  # questions about held steps that an explanation has
 LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
@@ -525,7 +525,7 @@ def sleeping(facts: Facts) -> Explanation:
             headline=_("Stopped after its first runs: go on with the rest, or stop here"),
             detail=_("Too many of them failed again, or some had not come to an end in time"),
             needs_attention=True,
-            remedies=("go_on", "stop_here"),
+            remedies=DECISIONS,
         )
     if awaited_queues(run) is not None:
         return _waiting(facts, overdue)

@@ -473,9 +473,12 @@ class Attribution:
 
     def check_seen(self, run: RunRecord) -> None:
         """Compare the locked run with what the actor saw. Raises StaleRunError if it has changed."""
-        expected = None if self.acting is None else self.acting.expected
-        if expected is not None and expected != revision(run):
+        if self.saw_other(revision(run)):
             raise StaleRunError(run.id, run.state, self.action)
+
+    def saw_other(self, revision: str) -> bool:
+        """Return whether the actor decided by another revision of the subject than this one."""
+        return self.acting is not None and self.acting.expected not in (None, revision)
 
     def sees(self, run_id: str) -> bool:
         """Return whether the actor may see the run."""

@@ -20,7 +20,7 @@ from durable.core.records import Hold, HoldKind, RunState
 from durable.core.words import Sentence, gettext_noop
 from durable.models import Run
 from durable.notifier import redis_clients
-from durable.operations.audit import audited
+from durable.operations.audit import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, send_run_changed
 from durable.runtime import Runtime
 
@@ -88,7 +88,7 @@ def _hold(action: str, kind: HoldKind, name: str) -> Hold:
     with audited(at, action, "", subject=(kind, name)) as by, at.store.transaction():
         _check_known(action, kind, name)
         found = at.store.held(kind, name)
-        _check_seen(by.acting.expected if by.acting is not None else None, kind, name, found)
+        _check_seen(by, kind, name, found)
         done = by.done(before="", after="held", detail=_named(kind, name))
         hold = Hold(kind=kind, name=name, held_at=at.now(), held_by=done.actor_label, reason=by.reason)
         if found is not None or not at.store.hold(hold):
@@ -104,7 +104,7 @@ def _lift(at: Runtime, action: str, kind: HoldKind, name: str) -> None:
         found = at.store.held(kind, name)
         if found is None:  # a hold can be lifted even if its name is unknown by now
             _check_known(action, kind, name)
-        _check_seen(by.acting.expected if by.acting is not None else None, kind, name, found)
+        _check_seen(by, kind, name, found)
         if not at.store.lift(kind, name):
             raise HoldError(Sentence(_NOT_HELD[kind], name=name))
         for other in _others(at, kind, name):
@@ -162,8 +162,8 @@ def _name_of(workflow: str | Workflow[..., Any]) -> str:
     return workflow if isinstance(workflow, str) else workflow.name
 
 
-def _check_seen(expected: str | None, kind: HoldKind, name: str, found: Hold | None) -> None:
-    if expected is not None and expected != revision_of(found):
+def _check_seen(by: Attribution, kind: HoldKind, name: str, found: Hold | None) -> None:
+    if by.saw_other(revision_of(found)):
         text = _NOW_HELD[kind] if found is not None else _NO_MORE[kind]
         raise HoldError(Sentence(text, name=name, since=_by(found)))
 

@@ -81,8 +81,7 @@ def _set(action: str, name: str, override: int | None) -> None:
         before = at.store.set_limit(name, override)
         if before is None:
             raise UnknownLimitError(name)
-        expected = by.acting.expected if by.acting is not None else None
-        if expected is not None and expected != revision_of(before):
+        if by.saw_other(revision_of(before)):
             raise StaleLimitError(name)
         detail = f'limit "{name}": {before} at once before'
         at.store.log([by.done(before="", after="" if override is None else str(override), detail=detail)])

@@ -9,7 +9,7 @@ from durable.core.duration import check_moment
 from durable.core.errors import StaleLimitError, UnknownLimitError
 from durable.core.ids import check_key, check_limit
 from durable.core.limits.rates import LimitClosing, Rate
-from durable.operations.audit import ActorScope, audited
+from durable.operations.audit import Attribution, audited
 from durable.runtime import Runtime
 
 
@@ -47,7 +47,7 @@ def close_limit(name: str, until: datetime, *, key: str = "") -> None:
         before = at.store.close_rate(name, key, closing)
         if before is not None and before.until <= at.now():
             before = None
-        _check_expected(by.acting, name, closing_revision_of(before))
+        _check_expected(by, name, closing_revision_of(before))
         detail = f"limit {_label(name, key)}: {closing_revision_of(before)} before"
         at.store.log([by.done(before="", after=until.isoformat(), detail=detail)])
 
@@ -62,7 +62,7 @@ def open_limit(name: str, *, key: str = "") -> None:
         _check_known(at, name)
         opened = at.store.open_rate(name, key, at.now())
         was = closing_revision_of(None if opened is None else opened[0])
-        _check_expected(by.acting, name, was)
+        _check_expected(by, name, was)
         at.store.log([by.done(before="", after="open", detail=f"limit {_label(name, key)}: {was} before")])
     if opened is not None and opened[1]:
         at.notify(opened[1])
@@ -84,7 +84,7 @@ def _set(action: str, name: str, override: Rate | None) -> None:
         done = at.store.set_rate(name, override, at.now())
         if done is None:
             raise UnknownLimitError(name, is_rate=True)
-        _check_expected(by.acting, name, rate_revision_of(done[0]))
+        _check_expected(by, name, rate_revision_of(done[0]))
         detail = f'limit "{name}": {done[0]} before'
         at.store.log([by.done(before="", after="" if override is None else str(override), detail=detail)])
     if done[1]:
@@ -96,8 +96,8 @@ def _check_known(at: Runtime, name: str) -> None:
         raise UnknownLimitError(name, is_rate=True)
 
 
-def _check_expected(acting: ActorScope | None, name: str, revision: str) -> None:
-    if acting is not None and acting.expected is not None and acting.expected != revision:
+def _check_expected(by: Attribution, name: str, revision: str) -> None:
+    if by.saw_other(revision):
         raise StaleLimitError(name)
 
 

@@ -80,7 +80,7 @@ def decide(database: str, how: str, *, as_copy: bool = False) -> Decided:
         row = position.row
         if row is None or row.name != database:
             raise ValueError(_other_name(database, row))
-        if by.acting is not None and by.acting.expected not in (None, marks.revision_of(row)):
+        if by.saw_other(marks.revision_of(row)):
             raise RestoredDatabaseError(Sentence(_STALE))
         _check(position, how, now, as_copy=as_copy)
         with at.store.transaction():

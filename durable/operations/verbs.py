@@ -495,6 +495,8 @@ BULK_ACTIONS: Final = ("recover", "settle", "replay", "wake", "pause", "resume",
 #: The verbs that stop a run for a time, and with those that stop it for good.
 HALTS: Final = ("pause",)
 STOPS: Final = (*HALTS, "cancel")
+#: The decisions about a bulk that its canary has stopped.
+DECISIONS: Final = ("go_on", "stop_here")
 
 
 def possible_verbs(run: Run) -> tuple[str, ...]:
@@ -510,8 +512,7 @@ def possible_verbs(run: Run) -> tuple[str, ...]:
     has_held = run.state not in ENDED and is_held(run.summary)
     allowed = {verb: run.state in states for verb, states in ALLOWED.items()}
     possible = {
-        "go_on": is_stopped_bulk,
-        "stop_here": is_stopped_bulk,
+        **dict.fromkeys(DECISIONS, is_stopped_bulk),
         "settle": has_held,
         "recover": allowed["recover"] or has_held,
         "resume": allowed["resume"] or is_asked_to_pause,

@@ -302,8 +302,7 @@ def _changing(action: str, name: str) -> Iterator[_Change]:
     at = runtime.current()
     with audited(at, action, "", subject=("schedule", name)) as by, atomic(at):
         schedule = lock(name)
-        expected = None if by.acting is None else by.acting.expected
-        if expected is not None and expected != revision_of(schedule):
+        if by.saw_other(revision_of(schedule)):
             raise StaleScheduleError(name)
         yield _Change(at=at, by=by, schedule=schedule)
 
