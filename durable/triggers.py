@@ -7,6 +7,7 @@ database.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,17 +33,17 @@ def on_save(
     model: type[M],
     workflow: Workflow[..., Any],
     *,
-    when: Callable[[M, bool], bool] | None = None,
+    when: Callable[[M, bool], bool] | Callable[[M], bool] | None = None,
     key: Callable[[M], str] | None = None,
     arguments: Callable[[M], tuple[Any, ...]] | None = None,
 ) -> None:
     """Start a run about each saved instance of a model: `on_save(Order, fulfil, when=is_paid)`.
 
-    The start is in the transaction of the save: after a rollback there is neither. `when` is called with the instance
-    and whether it is a new row, and decides whether a run is started; without it, each new row starts one. The
-    workflow is called with the instance's primary key, or with what `arguments` returns for the instance, a tuple. How
-    it is started is said by `using`: `on_save(Order, fulfil.using(queue="slow"), ...)`. It is about the instance,
-    unless `using(about=...)` says something else.
+    The start is in the transaction of the save: after a rollback there is neither. `when` decides whether a run is
+    started; without it, each new row starts one. It is called with the instance and, if it takes two arguments, whether
+    that is a new row. The workflow is called with the instance's primary key, or with what `arguments` returns for the
+    instance, a tuple. How it is started is said by `using`: `on_save(Order, fulfil.using(queue="slow"), ...)`. It is
+    about the instance, unless `using(about=...)` says something else.
 
     With `key`, a function of the instance, at most one open run of the workflow has the key that it returns; `using`
     says what a further start does (`if_open`). Without a key each save for which `when` is true starts a run.
@@ -56,7 +57,7 @@ def on_save(
     """
     if not (isinstance(model, type) and issubclass(model, models.Model)):
         raise TypeError(f"on_save takes a model first, not {model!r:.64}: write on_save(Order, fulfil)")
-    trigger = _Trigger(workflow, when or _is_new, key, arguments or _key_of)
+    trigger = _Trigger(workflow, _is_new if when is None else _with_created(when), key, arguments or _key_of)
     for each in apps.get_models(include_auto_created=True):
         if each is model or (each._meta.proxy and issubclass(each, model)):  # the signal of a proxy names the proxy
             post_save.connect(trigger.saved, sender=each, weak=False)
@@ -64,6 +65,19 @@ def on_save(
 
 def _is_new(_instance: models.Model, created: bool) -> bool:  # as the signal gives it
     return created
+
+
+def _with_created(when: Callable[..., bool]) -> Callable[[Any, bool], bool]:
+    """Return `when` as a function of the instance and whether it is a new row."""
+    try:
+        signature = inspect.signature(when)
+    except (TypeError, ValueError):  # a builtin
+        return when
+    try:
+        signature.bind("the instance", "whether it is new")
+    except TypeError:
+        return lambda instance, _created: when(instance)
+    return when
 
 
 def _key_of(instance: models.Model) -> tuple[Any, ...]:

@@ -349,6 +349,7 @@ class TestAPerson:
     def test_with_fail_alone_nobody_is_asked(self, h: Harness, bank: Bank) -> None:
         run = self.held(h, bank, unknown_timeout="fail")
         h.settle()
+        assert run.error is not None
         assert (run.state, run.error.type) == ("failed", "StepExhaustedError")
         assert bank.answers is not None
         assert next(bank.answers) == "truth", "verify was asked first"
@@ -357,6 +358,7 @@ class TestAPerson:
     def test_unknown_timeout_that_says_something_else_is_refused(self, h: Harness, bank: Bank, given: Any) -> None:
         run = h.start(charging(bank, unknown_timeout=given))
         h.run(run)
+        assert run.error is not None
         assert (run.state, run.error.type) == ("failed", "ValueError")
         assert "unknown_timeout" in run.error.message
 

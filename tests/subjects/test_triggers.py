@@ -92,6 +92,18 @@ def test_the_condition_gets_the_instance_and_whether_it_is_new(at: Runtime) -> N
     assert get_run(run.id).tags == {"by": "trigger"}
 
 
+@pytest.mark.parametrize(
+    "when",
+    [lambda group: group.name == "wanted", lambda *given: given[0].name == "wanted" and given[1]],
+    ids=["1", "2"],
+)
+def test_a_condition_may_take_the_instance_alone(at: Runtime, when: Callable[..., bool]) -> None:
+    triggers.on_save(Group, greets, when=when)
+    other, wanted = Group.objects.create(name="other"), Group.objects.create(name="wanted")
+    assert runs_about(other) == []
+    assert runs_about(wanted) == [(greets.name, "pending")]
+
+
 def test_what_sends_no_signal_and_fixtures_start_nothing(at: Runtime, tmp_path: Path) -> None:
     triggers.on_save(Group, greets, when=lambda _group, _created: True)
     [group] = Group.objects.bulk_create([Group(name="bulk")])
