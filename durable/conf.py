@@ -55,8 +55,8 @@ class Values:
     - `MISTAKES`: the classes of errors, or their dotted paths, that are mistakes in a workflow's code when the workflow
       raises them: the run stops, and nothing is undone. An empty list: no class is.
     - `GUARD`: what becomes of queries, and in development and tests of files, sockets, processes and changed inputs
-      too, that workflow code makes between its operations: "off", "log" or "raise", which stops the run. None: "raise"
-      with DEBUG, in tests and with a `Harness`, otherwise "log".
+      too, that workflow code makes between its operations: "off", "log" ("warn" is the same) or "raise", which stops
+      the run. None: "raise" with DEBUG, in tests and with a `Harness`, otherwise "log".
     - `STEP_TIMEOUT`: the limit of one attempt of a step that sets none; text such as "10 minutes" too; None or 0 for no
       limit.
     - `ASK_TIMEOUT`: how long people have to answer a question that has no timeout of its own (`ctx.ask_person`); text

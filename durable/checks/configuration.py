@@ -276,7 +276,10 @@ _WANTED: Mapping[str, _Wanted] = {
     "HARD_TIMEOUT": _DURATION,
     "DIVERGENCE_GRACE": _DURATION,
     "MISTAKES": (_are_error_classes, "a list of classes of exceptions, or of their dotted paths"),
-    "GUARD": (lambda value: value is None or value in MODES, '"off", "log", "raise", or None'),
+    "GUARD": (
+        lambda value: value is None or (isinstance(value, str) and value in MODES),
+        '"off", "log", "raise", or None',
+    ),
     "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),
     "ASK_TIMEOUT": (_is_ask_timeout, 'seconds above 0, a timedelta, or text such as "30 days"'),
     "MAX_UNCOUNTED_RETRIES": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),

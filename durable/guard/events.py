@@ -19,7 +19,7 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -186,8 +186,8 @@ def _read_allowances(text: str) -> Iterator[Allowance]:
 
 
 Mode: TypeAlias = Literal["off", "log", "raise"]
-#: The values of `DURABLE["GUARD"]`.
-MODES: Final[tuple[Mode, ...]] = ("off", "log", "raise")
+#: The modes by the values of `DURABLE["GUARD"]`.
+MODES: Final[Mapping[str, Mode]] = {"off": "off", "log": "log", "warn": "log", "raise": "raise"}
 
 _raising: list[None] = []
 _refusing: list[None] = []
@@ -201,8 +201,8 @@ def mode() -> Mode:
     if _refusing:
         return "raise"
     given = conf.GUARD
-    if given in MODES:  # a system check reports any other value
-        return given
+    if isinstance(given, str) and given in MODES:  # a system check reports any other value
+        return MODES[given]
     return "raise" if is_developing() else "log"
 
 

@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 
 from durable import AsyncContext, Context, RollbackContext
+from durable.checks.configuration import check_settings
 from durable.guard import install, is_guards, observes
 from durable.testing import Harness, Pass
 
@@ -206,10 +207,12 @@ class TestModes:
             assert passed(h, counting).output == 0
         assert caplog.messages == []
 
+    @pytest.mark.parametrize("mode", ["log", "warn"])
     def test_log_tells_each_line_once(
-        self, h: Harness, counting: Callable[[Context], int], caplog: pytest.LogCaptureFixture
+        self, h: Harness, counting: Callable[[Context], int], caplog: pytest.LogCaptureFixture, mode: str
     ) -> None:
-        with override_settings(DURABLE={"GUARD": "log"}):
+        with override_settings(DURABLE={"GUARD": mode}):
+            assert check_settings() == []
             assert passed(h, counting).output == 0
             assert passed(h, counting).output == 0
         [told] = [each for each in caplog.records if each.name == "durable.guard"]
