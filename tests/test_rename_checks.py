@@ -20,7 +20,7 @@ from django.db import migrations
 from durable.migrations import RenameQueue, RenameStep, RenameWorkflow
 
 class Migration(migrations.Migration):
-    dependencies = [("durable", "0002_routines")]
+    dependencies = [{dependency}]
     operations = [{operations}]
 """
 
@@ -33,8 +33,9 @@ class Project:
         self._settings = settings
         self._registered = registered
 
-    def migrates(self, operations: str) -> None:
-        (self._directory / "0001_renames.py").write_text(MIGRATION.format(operations=operations))
+    def migrates(self, operations: str, dependency: str = '("durable", "0002_routines")') -> None:
+        text = MIGRATION.format(operations=operations, dependency=dependency)
+        (self._directory / "0001_renames.py").write_text(text)
         self._settings.MIGRATION_MODULES = {"shop": self._directory.name}
         for each in [name for name in sys.modules if name.startswith(self._directory.name)]:
             del sys.modules[each]
@@ -102,6 +103,12 @@ def test_migrations_that_contradict_each_other(project: Project) -> None:
     (message,) = check_renamed_workflows()
     assert message.id == "durable.E016"
     assert f'"{NEW}" is a name of the workflow "{OLD}"' in message.msg
+
+
+@pytest.mark.parametrize("dependency", ['("gone", "0001_initial")', '("shop", "0000_gone")'], ids=["app", "migration"])
+def test_migrations_that_cannot_be_read_are_left_to_djangos_own_commands(project: Project, dependency: str) -> None:
+    project.migrates("", dependency)
+    assert check_renamed_workflows() == []
 
 
 def test_a_worker_does_not_read_the_migrations_at_its_start(project: Project) -> None:

@@ -26,6 +26,7 @@ from typing import Final
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db.migrations.exceptions import NodeNotFoundError
 
 from durable.conf import conf
 from durable.core import registry
@@ -205,7 +206,11 @@ def check_renamed_workflows(**_: object) -> list[CheckMessage]:
         return []
     from durable.renames.operations import all_migrations, renames_of_migrations
 
-    renames = renames_of_migrations(all_migrations())
+    try:
+        migrations = all_migrations()
+    except (NodeNotFoundError, ValueError):  # an app is missing, such as auth: Django names it itself
+        return []
+    renames = renames_of_migrations(migrations)
     try:
         names = Aliases(each for each in renames if isinstance(each, Alias) and each.kind is AliasKind.WORKFLOW)
     except ValueError as error:
