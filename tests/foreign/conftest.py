@@ -19,7 +19,7 @@ def command(child_environment: dict[str, str], tmp_path: Path) -> Command:
 
     def run(lines: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "foreign_settings.py").write_text(f"from tests.e2e.settings import *\n{lines}\n")
-        path = f"{tmp_path}:{child_environment['PYTHONPATH']}"
+        path = f"{child_environment['PYTHONPATH']}:{tmp_path}"  # behind the directory with which forked children begin
         return subprocess.run(
             [sys.executable, str(ROOT / "manage.py"), *arguments],
             cwd=ROOT,

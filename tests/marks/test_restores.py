@@ -26,6 +26,7 @@ import redis
 
 from project.servers import POSTGRES_PORT, EmbeddedPostgres, EmbeddedRedis
 from tests.support import http
+from tests.support.child_path import child_path
 from tests.support.processes import ROOT, Program
 from tests.support.standby import Standby
 from tests.support.waiting import eventually
@@ -49,7 +50,7 @@ while left := list(RunLimit.objects.exclude(in_doubt=None).filter(run__finished_
             is_noted = f"{run.id} {number}" in ledger.read_text().splitlines()
             run.settle(held.location, **({"done": int(number)} if is_noted else {"not_done": True}))
             print(run.id, held.location)
-    time.sleep(0.05)
+    time.sleep(0.25)
 """
 FENCES: Final = "SELECT id, state, fence, worker FROM durable_run ORDER BY id"
 
@@ -73,15 +74,18 @@ class Site:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def begin(self, most: int = MOST) -> None:
-        """Make the tables, and start runs that note so many numbers each."""
+    def migrate(self) -> None:
+        """Make the tables."""
         self.must("migrate", "-v0")
+
+    def begin(self, most: int = MOST) -> None:
+        """Start runs that note so many numbers each."""
         for number in range(RUNS):
             self.must("durable", "start", "marks.counting", str(most), "--id", f"run-{number}")
 
     def work(self, *options: str) -> Program:
         """Start a durable_worker."""
-        program = Program("durable_worker", *options, environment={**self.environment, "PYTHONPATH": str(ROOT)})
+        program = Program("durable_worker", *options, environment=self.environment)
         self.workers.append(program)
         return program
 
@@ -101,13 +105,27 @@ class Site:
 
     def decide(self, *how: str) -> None:
         """Decide as soon as the mark has rested for long enough."""
-        eventually(lambda: self.manage("durable", "restored", *how, "--yes").returncode == 0)
+        eventually(lambda: self.manage("durable", "restored", *how, "--yes").returncode == 0, every=1)
 
     def close(self) -> None:
         for each in self.workers:
             if each.process.poll() is None:
                 each.end()
             each.close()
+
+
+def around(url: str, redis_server: EmbeddedRedis, ledger: Path) -> dict[str, str]:
+    """The environment of a site."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("DATABASE", "REDIS"))}
+    return {
+        **others,
+        "DATABASE_URL": url,
+        "REDIS_URL": redis_server.url,
+        "DJANGO_SETTINGS_MODULE": "tests.marks.settings",
+        "MARKS_LEDGER": str(ledger),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": child_path(ROOT),
+    }
 
 
 @pytest.fixture
@@ -123,10 +141,7 @@ def make_site(tmp_path: Path, own_redis: EmbeddedRedis) -> Iterator[Callable[...
     made: list[Site] = []
 
     def make(url: str, *, ledger: str = "ledger", **environment: str) -> Site:
-        around = {name: value for name, value in os.environ.items() if not name.startswith(("DATABASE", "REDIS"))}
-        around |= {"DATABASE_URL": url, "REDIS_URL": own_redis.url, "DJANGO_SETTINGS_MODULE": "tests.marks.settings"}
-        around |= {"MARKS_LEDGER": str(tmp_path / ledger), "PYTHONUNBUFFERED": "1", **environment}
-        made.append(Site(around, tmp_path / ledger))
+        made.append(Site(around(url, own_redis, tmp_path / ledger) | environment, tmp_path / ledger))
         return made[-1]
 
     yield make
@@ -134,10 +149,21 @@ def make_site(tmp_path: Path, own_redis: EmbeddedRedis) -> Iterator[Callable[...
         each.close()
 
 
-@pytest.fixture
-def primary() -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL of the test's own."""
+@pytest.fixture(scope="module")
+def migrated(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The files of a PostgreSQL that has the tables: those of a test begin as copies of it."""
     with EmbeddedPostgres(fsync=False) as server:
+        Site(around(server.url, redis_server, ledger := tmp_path_factory.mktemp("migrated")), ledger).migrate()
+        server.stop()
+        yield server.data
+
+
+@pytest.fixture
+def primary(migrated: Path) -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL of the test's own."""
+    server = EmbeddedPostgres(fsync=False)
+    _copied(migrated, server.data)
+    with server:
         yield server
 
 
@@ -360,6 +386,7 @@ def test_a_flushed_redis_alarms_nobody_and_the_mark_comes_back(
 def test_a_file_of_sqlite_is_copied_back_under_a_worker(make_site: Callable[..., Site], tmp_path: Path) -> None:
     path = tmp_path / "db.sqlite3"
     site = make_site(f"sqlite:///{path}", MARKS_REDIS="0", MARKS_FILE=str(tmp_path / "mark.json"))
+    site.migrate()
     site.begin()
     worker = site.work()
     site.await_lines(8)

@@ -9,12 +9,12 @@ from pathlib import Path
 from durable.models import Run
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until another thread has done its part."""
+def eventually(condition: Callable[[], bool], *, every: float = 0.01) -> None:
+    """Wait until another thread has done its part. `every` is seconds: more for a condition that costs much."""
     deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
+        time.sleep(every)
 
 
 def sleep_through(condition: Callable[[], bool]) -> None:
