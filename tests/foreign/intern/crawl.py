@@ -135,13 +135,16 @@ class Crawler:
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         """Ask, and look at the answer."""
+        return self._get(path, **headers)[0]
+
+    def _get(self, path: str, **headers: str) -> tuple[httpx.Response, Links]:
         answer = self.client.get(path, headers=headers)
-        self._look_at("get", path, answer)
+        links = self._look_at("get", path, answer)
         if answer.status_code == 200 and 'id="durable-page"' in _html(answer):
             self.with_places += 1
-            if not {reverse(f"admin:{each}") for each in PLACES} <= Links(answer.text).places:
+            if not {reverse(f"admin:{each}") for each in PLACES} <= links.places:
                 self.without_places.append(path)
-        return answer
+        return answer, links
 
     def post(self, path: str, **body: Any) -> None:
         """Post, and look at the answer. `body` is what httpx takes."""
@@ -150,12 +153,14 @@ class Crawler:
     def _post(self, path: str, **body: Any) -> httpx.Response:
         return self.client.post(path, headers={"x-csrftoken": self.client.cookies["csrftoken"]}, **body)
 
-    def _look_at(self, method: str, path: str, answer: httpx.Response) -> None:
+    def _look_at(self, method: str, path: str, answer: httpx.Response) -> Links:
         self.asked.append((method, path.removeprefix(MOUNTED_AT), answer.status_code))
-        found = [*Links(_html(answer)).all, *filter(None, [answer.headers.get("location")])]
+        links = Links(_html(answer))
+        found = [*links.all, *filter(None, [answer.headers.get("location")])]
         if "json" in _kind(answer):  # which has paths of files, too
             found += [each for each in _addresses_in_json(answer) if _resolved(urlsplit(each).path)]
         self.outside += [(path, each) for each in found if (at := self._here(path, each)) and not _is_below(at)]
+        return links
 
     def follow(self, *starts: str) -> None:
         """Ask what can be reached from there."""
@@ -164,7 +169,7 @@ class Crawler:
             path = waiting.popleft()
             if path not in self._seen and self._is_wanted(path):
                 self._seen.add(path)
-                waiting.extend(self._leads(path, self.get(path)))
+                waiting.extend(self._leads(path, *self._get(path)))
 
     def _is_wanted(self, path: str) -> bool:
         split = urlsplit(path)
@@ -175,8 +180,8 @@ class Crawler:
         self._alike[kind] = self._alike.get(kind, 0) + 1
         return self._alike[kind] <= MOST_ALIKE
 
-    def _leads(self, path: str, answer: httpx.Response) -> Iterator[str]:
-        found = [*filter(None, [answer.headers.get("location")]), *Links(_html(answer)).leading]
+    def _leads(self, path: str, answer: httpx.Response, links: Links) -> Iterator[str]:
+        found = [*filter(None, [answer.headers.get("location")]), *links.leading]
         found += _addresses_in_json(answer) if "json" in _kind(answer) else []
         for each in found:
             if at := self._here(path, each):
