@@ -3,8 +3,10 @@
 import os
 
 from tests.e2e.settings import *  # noqa: F403  # a settings module extends another one in this way
+from tests.e2e.settings import DATABASES
 from tests.e2e.settings import INSTALLED_APPS as BASE_APPS
 
+DATABASES["default"]["CONN_MAX_AGE"] = int(os.environ.get("MARKS_CONN_MAX_AGE", "60"))
 INSTALLED_APPS = [*BASE_APPS, "tests.marks"]
 DURABLE = {
     "LEASE": 2.0,

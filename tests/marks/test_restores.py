@@ -385,7 +385,9 @@ def test_a_flushed_redis_alarms_nobody_and_the_mark_comes_back(
 
 def test_a_file_of_sqlite_is_copied_back_under_a_worker(make_site: Callable[..., Site], tmp_path: Path) -> None:
     path = tmp_path / "db.sqlite3"
-    site = make_site(f"sqlite:///{path}", MARKS_REDIS="0", MARKS_FILE=str(tmp_path / "mark.json"))
+    environment = {"MARKS_REDIS": "0", "MARKS_FILE": str(tmp_path / "mark.json")}
+    environment["MARKS_CONN_MAX_AGE"] = "2"  # a connection shows the file that was there when it was made
+    site = make_site(f"sqlite:///{path}", **environment)
     site.migrate()
     site.begin()
     worker = site.work()
