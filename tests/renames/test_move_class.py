@@ -88,7 +88,8 @@ def test_new_code_reads_old_records_and_old_code_new_ones(number: int) -> None:
 @pytest.mark.parametrize("move", recorded_names.OWN, ids=lambda each: each.new)
 def test_records_of_durables_own_classes_are_read_where_these_have_moved(move: Move) -> None:
     kind: Any = resolve_name(move.new)
-    value = kind(**dict.fromkeys([each.name for each in dataclasses.fields(kind)]))
+    needed = [each.name for each in dataclasses.fields(kind) if each.default is dataclasses.MISSING]
+    value = kind(**dict.fromkeys(needed))  # a class may check its fields: the others keep their defaults
     old = codec.encode(value).replace(move.new, move.old)
     assert move.old in old
     assert codec.decode(old) == value
