@@ -27,7 +27,7 @@ NOT_RUN = {
     "docs/guides/from-temporal.md": 1,
     "docs/guides/from-viewflow.md": 1,
     "docs/guides/operating.md": 4,  # the settings of a standby and of Sentinels, a copy of the tables, a restore
-    "docs/guides/other-projects.md": 2,  # settings of a cache and of an error tracker
+    "docs/guides/other-projects.md": 3,  # settings of a second database, of a cache and of an error tracker
     "docs/guides/security.md": 1,
     "docs/guides/sentry.md": 1,  # the address is the reader's
     "docs/guides/streams.md": 1,
