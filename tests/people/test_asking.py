@@ -233,10 +233,8 @@ def test_a_user_whose_key_is_a_uuid_may_be_excluded(how: str) -> None:
     key = UUID("b39625df-4c75-417b-8e61-0a40c62857fd")
     anna = SimpleNamespace(pk=key, get_username=lambda: "anna")
     ways = {"value": key, "text": str(key), "capitals": str(key).upper(), "digits alone": key.hex, "list": [key]}
-    asked = asked_of(
-        **{"form": None, "permission": CHANGE, "to": None, "about": None, "not_by": ways[how], "approvals": 1},
-        **{"text": "", "remind": None, "escalate": None, "mail": None},
-    )
+    said: dict[str, Any] = {"text": "", "remind": None, "escalate": None, "mail": None}
+    asked = asked_of(form=None, permission=CHANGE, to=None, about=None, not_by=ways[how], approvals=1, **said)
     assert key_of_user(anna) in asked.not_by
 
 
