@@ -21,6 +21,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from durable.api.changes import Follower
+from durable.core import clock
 from durable.core.rewind.rewinding import Region
 from durable.core.summary import Summary, SummaryKind
 from durable.inspection import causes, history_counts, places, run_lanes, timeline_reads, tree, workflows
@@ -338,6 +339,8 @@ def test_the_interface_looks_once_for_what_is_open_in_a_long_history(
 ) -> None:
     monkeypatch.setattr(history_counts, "_results", OrderedDict())
     monkeypatch.setattr(history_counts, "LONG", ENTRIES // 2)
+    moment = timezone.now()
+    monkeypatch.setattr(clock, "now", lambda: moment)  # the minutes that are left are told
     told, rows = [], []
     for _ in range(2):
         with CaptureQueriesContext(connection) as queries:
