@@ -30,6 +30,7 @@ from durable.core.current import leave_code_around, running_workflow
 from durable.core.divergences import OperationAt
 from durable.core.effects import Ask, Call, Operation, Save
 from durable.core.errors import CarrierError, HistoryDivergedError, PayloadError
+from durable.core.garbage import without_collections
 from durable.core.journal import Event, Journal, Node
 from durable.core.links import PeekAddress
 from durable.core.records import LONG_HISTORY, TOO_LONG_HISTORY, EntryKind, EntryRecord, Request, RunRecord, RunState
@@ -57,7 +58,6 @@ from durable.instrumentation import observers
 from durable.mistakes import mistakes_of
 from durable.runtime import Runtime
 from durable.store import Store
-from durable.store.tables.rows import without_collections
 
 __all__ = ["PassOutcome", "execute_pass"]
 

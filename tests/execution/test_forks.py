@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rq import Worker
 
+from durable.core.garbage import without_collections
 from durable.execution.connections import _is_workers_handler
-from durable.store.tables.rows import without_collections
 from durable.worker.process import _stop_before_work
 
 

@@ -6,11 +6,8 @@ that each column is declared once.
 
 from __future__ import annotations
 
-import gc
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
@@ -20,6 +17,7 @@ from typing import Any, Final
 from django.db import models
 
 from durable.core.clock import EARLIEST, LATEST, bounded
+from durable.core.garbage import without_collections
 from durable.core.location import escape
 from durable.core.new_runs import NewRun
 from durable.core.records import Activity as ActivityRecord
@@ -258,37 +256,6 @@ def limits_json(runs: Iterable[RunRecord]) -> str:
     """Return the limits of the runs that have some, as JSON rows."""
     limited = ((run.id, run.limits) for run in runs if isinstance(run, NewRun) and run.limits is not None)
     return json_rows({"run_id": pack(run_id), **LIMITS.dumped(limits)} for run_id, limits in limited)
-
-
-_collects_later = False  # a thread makes a history
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Collect no garbage in this process: a long history is objects that stay, and takes nearly twice as long with it.
-
-    The block must not wait for anything, because garbage of all threads stays meanwhile.
-    """
-    global _collects_later
-    if not gc.isenabled():  # another thread makes one, and will enable it
-        yield
-        return
-    try:
-        _collects_later = True
-        gc.disable()
-        yield
-    finally:
-        gc.enable()
-        _collects_later = False
-
-
-def _collect_in_child() -> None:
-    """Enable collections in a forked child, which the thread that would do so is not part of."""
-    if _collects_later:
-        gc.enable()
-
-
-os.register_at_fork(after_in_child=_collect_in_child)
 
 
 def to_history(rows: Iterable[Sequence[Any]]) -> History:
