@@ -1,4 +1,6 @@
-"""Behind a pooler in transaction mode, and on a second database: no promise relies on a session or a default.
+"""Behind a pooler in transaction mode, with Django's pool, and on a second database.
+
+No promise relies on a session or a default.
 
 `POOLER_URL` names a database behind a pooler of one's own, a PgBouncer say, to prove the same there.
 """
@@ -23,10 +25,13 @@ from pytest_django.plugin import DjangoDbBlocker
 from durable import Break, Context, Continue, current_step, workflow
 from durable.conf import conf
 from durable.core import clock
+from durable.execution.passes import execute_pass
 from durable.models import Run
 from durable.store import store_for
 from durable.store.postgres import libpq
 from durable.worker import unanswered
+from durable.worker.loop import ThreadPool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.faults.pooler import Pooler
@@ -77,7 +82,7 @@ def counter(
 
 
 def count() -> int:
-    with connections[ALIAS].cursor() as cursor:
+    with connections[conf.DATABASE].cursor() as cursor:
         cursor.execute("UPDATE counter SET number = number + 1 RETURNING number")
         return int(cursor.fetchone()[0])
 
@@ -184,6 +189,82 @@ def test_the_pooler_is_as_hostile_as_it_says(counter: None, pooler: Pooler) -> N
             assert (name, zone) == ("", "Asia/Kathmandu")
             pids.add(pid)
     assert len(pids) == 4
+
+
+# -- Django's own pool of psycopg sessions
+
+
+DRAWN = "drawn"
+SLOTS = 3
+SIZE = 2 + SLOTS * (1 + 3) + 1  # for claims and leases, for runs and their three branches, and for the test
+
+
+@pytest.fixture
+def drawn(
+    postgres_server: EmbeddedPostgres,
+    redis_connection: redis.Redis,
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+) -> Iterator[Any]:
+    """durable's database by a pool, which is yielded."""
+    config = {**database_from(postgres_server.create_database(DRAWN)), "CONN_MAX_AGE": 0}  # Django's rule for pools
+    config["OPTIONS"] = {"pool": {"min_size": 1, "max_size": SIZE, "timeout": 60}}
+    with django_db_blocker.unblock(), migrated(DRAWN, config):
+        connection: Any = connections[DRAWN]
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE counter (number integer)")
+            cursor.execute("INSERT INTO counter VALUES (0)")
+        with override_settings(DURABLE={"DATABASE": DRAWN, "SHORT_SLEEP": 0.0}):
+            yield connection.pool
+        connection.close_pool()
+
+
+def session() -> list[str]:
+    """What a step finds in its session."""
+    with connections[DRAWN].cursor() as cursor:
+        cursor.execute("SELECT current_setting('application_name'), current_setting('TimeZone')")
+        return list(cursor.fetchone())
+
+
+def spoil() -> None:
+    with connections[DRAWN].cursor() as cursor:
+        cursor.execute("SET application_name = 'mine'")
+        cursor.execute("SET TIME ZONE 'Asia/Kathmandu'")
+    if current_step().attempt == 1:
+        with connections[DRAWN].cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+@workflow(name="faults.drawn")
+def spoiling(ctx: Context) -> list[list[str]]:
+    """What steps find before and after one that changes its session, and whose session is ended at first."""
+    before = ctx.step("before", session)
+    ctx.step("spoil", spoil, retry_backoff_base=0)
+    return [before, ctx.step("after", session)]
+
+
+@pytest.mark.slow
+def test_runs_live_on_sessions_of_a_pool(drawn: Any) -> None:
+    """Neither what a step sets in its session nor a session that was ended reaches another run; none is kept."""
+    pairs = [(f"{n} one", f"{n} other") for n in range(2)]
+    partners = {run: other for pair in pairs for run, other in (pair, pair[::-1])}
+    sending = pooled.start_many([(partner,) for partner in partners.values()], ids=list(partners))
+    spoilt = spoiling.start_many([()] * 9)
+    with WorkerLoop(ThreadPool(SLOTS), store=store_for(DRAWN), execute=execute_pass, stop=ShutdownFlag()) as loop:
+
+        def all_have_ended() -> bool:
+            loop.work(conf.QUEUE, 120)
+            return not Run.objects.using(DRAWN).exclude(state__in=["completed", "failed"]).exists()
+
+        eventually(all_have_ended, every=0.05)
+    for run in sending:
+        assert run.output == [dict.fromkeys("abc", "done"), partners[run.id], "2026-03-29T01:30:00+00:00"], run.error
+    assert [run.output for run in spoilt] == [[["", "UTC"]] * 2] * 9, [run.error for run in spoilt]
+    assert count() == 4 * (5 + 3 + 1) + 1
+    connections[DRAWN].close()
+    figures = drawn.get_stats()
+    assert figures["pool_size"] <= SIZE
+    eventually(lambda: drawn.get_stats()["pool_available"] == drawn.get_stats()["pool_size"])
 
 
 # -- durable's tables on a second database, in another time zone: no statement strays, and moments are moments
