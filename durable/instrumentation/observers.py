@@ -89,6 +89,7 @@ def install(observer: Observer) -> None:
 
 
 def uninstall(observer: Observer) -> None:
+    """Report nothing more to the observer."""
     global _installed
     _installed = tuple(each for each in _installed if each is not observer)
 

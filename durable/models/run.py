@@ -96,6 +96,7 @@ class RunQuerySet(models.QuerySet["Run"]):
     """Runs. The filters down to `due` are public; the methods after it are for the stores."""
 
     def newest_first(self) -> Self:
+        """Return the runs in the order of lists."""
         return self.order_by("-created_at", "-id")
 
     def in_state(self, *states: str) -> Self:
@@ -118,9 +119,11 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.in_state(RunState.COMPLETED)
 
     def failed(self) -> Self:
+        """Return the runs that have failed."""
         return self.in_state(RunState.FAILED)
 
     def cancelled(self) -> Self:
+        """Return the runs that were cancelled."""
         return self.in_state(RunState.CANCELLED)
 
     def of_workflow(self, *workflows: str | Named) -> Self:

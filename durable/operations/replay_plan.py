@@ -235,6 +235,7 @@ class ReplayPlan:
     hash: str
 
     def refusals_of(self, *, in_place: bool) -> tuple[str, ...]:
+        """Return the refusals of this kind of replay."""
         return self.in_place_refusals if in_place else self.refusals
 
 
