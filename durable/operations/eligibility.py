@@ -74,14 +74,10 @@ class Countable(Protocol):
 
 @runtime_checkable
 class Narrowed(Protocol):
-    """A selection of runs by conditions: it can be limited to some states, and may be the runs of a cause."""
+    """A selection of runs that can be limited to some states."""
 
     def narrowed(self, states: Collection[str]) -> Selection:
         """Return the selection of those runs that are in one of these states when a page is read."""
-
-    @property
-    def place(self) -> str:
-        """The place of the cause; "" if no cause selects the runs. At most one statement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +121,9 @@ def states_of(ids: Sequence[str], allowed: Collection[str]) -> dict[str, str]:
 
 
 def place_of(selection: Selection) -> str:
-    return selection.place if isinstance(selection, Narrowed) else ""
+    """Return the `place` of a selection of the runs of a cause; "" for any other one. At most one statement."""
+    place: str = getattr(selection, "place", "")  # not by a protocol: `isinstance` reads the property too before 3.12
+    return place
 
 
 def count(verb: str, selection: Selection) -> Eligibility:

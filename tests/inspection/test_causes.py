@@ -20,6 +20,7 @@ from durable.inspection.runs import RunCriteria, list_runs, parse_search
 from durable.inspection.selection import Filtered
 from durable.models import Cause, Failure, Run
 from durable.operations import bulk
+from durable.operations.eligibility import Narrowed, place_of
 from tests.faults.passing import pass_once
 
 pytestmark = pytest.mark.django_db
@@ -168,6 +169,16 @@ def test_the_statements_do_not_grow_with_the_causes() -> None:
     with CaptureQueriesContext(connection) as more:
         assert len(list_causes(now())) == 6
     assert len(more) == len(one) <= 4
+
+
+def test_what_a_selection_can_do_is_known_without_a_statement() -> None:
+    selection = Filtered(RunCriteria(cause="gone"))
+    with CaptureQueriesContext(connection) as looking:
+        assert isinstance(selection, Narrowed)
+    assert len(looking) == 0
+    with CaptureQueriesContext(connection) as reading:
+        assert place_of(selection) == ""
+    assert len(reading) == 1
 
 
 def test_a_list_is_of_the_failed_runs_of_a_cause() -> None:
