@@ -295,6 +295,18 @@ def test_the_read_side_knows_only_what_verbs_declare() -> None:
         "durable.operations.audit",
         "durable.operations.verbs",
     }
+    names = {
+        f"{node.module}.{alias.name}"
+        for module, path in SOURCES.items()
+        if layer_of(module) == "inspection"
+        for node in nodes(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and layer_of(node.module or "") == "operations"
+        for alias in node.names
+    }
+    assert names == {
+        "durable.operations.audit.ACTIONS",
+        *(f"durable.operations.verbs.{each}" for each in ("BULK_ACTIONS", "DECISIONS", "HALTS", "RUN_VERBS", "STOPS")),
+    }
 
 
 def test_operators_surfaces_write_through_operations_only() -> None:

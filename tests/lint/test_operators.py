@@ -30,6 +30,15 @@ def test_the_operations_are_those_of_the_contexts() -> None:
     assert public(QueueMessage) >= known.MESSAGE_METHODS
 
 
+def test_the_operations_whose_first_argument_is_a_name_are_known() -> None:
+    kinds = {"Context": Context, "Queue": Queue, "Child": Child}
+    methods = {name: vars(kind)[name] for kind_name, kind in kinds.items() for name in known.methods_of(kind_name)}
+    assert [name for name, method in methods.items() if not inspect.isfunction(method)] == [], "these go into PLAIN"
+    first = {name: list(inspect.signature(method).parameters)[1] for name, method in methods.items()}
+    unlike = {"publish"}  # a value may be published again under its name
+    assert known.named() == {name for name, parameter in first.items() if parameter == "name"} - unlike
+
+
 def test_the_options_are_those_of_steps() -> None:
     assert {each.name for each in fields(StepPolicy)} == known.step_options()
 
