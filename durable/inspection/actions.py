@@ -7,7 +7,7 @@ newest ones before the end of the wanted time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -30,7 +30,7 @@ from durable.inspection.reading import read_alias
 from durable.inspection.wording import display_location
 from durable.models import OperatorAction, Run, SavedView
 from durable.models.run import RunQuerySet
-from durable.operations.verbs import RUN_VERBS, STOPS
+from durable.operations.verbs import RUN_VERBS
 
 WINDOW: Final = 100_000  # rows to search if no index serves a condition
 WINDOW_OF_VISIBLE: Final = 10_000  # rows to search for those on runs that a user may see
@@ -184,7 +184,10 @@ def list_views(owner_key: str, *, with_shared: bool = True) -> list[SavedView]:
 _UNFINISHED: Final = [each.value for each in (EntryStatus.RUNNING, EntryStatus.UNKNOWN, EntryStatus.HELD)]
 
 #: The verbs that mean something for a run's children, and what says it.
-_OF_CHILDREN: Final = dict(zip(STOPS, (going_on_note, cancel_note), strict=True))
+_OF_CHILDREN: Final[Mapping[str, Callable[[Run, RunQuerySet | None], str]]] = {
+    "pause": going_on_note,
+    "cancel": cancel_note,
+}
 #: The verbs about which there may be a note.
 NOTED: Final = frozenset({*_OF_CHILDREN, "restart"})
 

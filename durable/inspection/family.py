@@ -30,7 +30,6 @@ from durable.inspection.wording import command
 from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
-from durable.operations.verbs import HALTS
 
 CAP: Final = 10_000  # children of a run to count, and to examine for one page
 PAGE: Final = 50
@@ -339,7 +338,7 @@ def going_on_note(run: Run, within: RunQuerySet | None) -> str:
         "%(number)s open children are not paused with it, and go on: %(command)s",
         number,
     )
-    pausing = f"{command('children', run.id, output='ids')} | {command(*HALTS, '-')}"
+    pausing = f"{command('children', run.id, output='ids')} | {command('pause', '-')}"
     return text % {"number": Count(number=number, is_capped=counts.is_capped), "command": pausing}
 
 
