@@ -1,4 +1,4 @@
-"""Actors, their permissions, and the attribution of verbs to them.
+"""Actors, their permissions, and the attribution of verbs to them; the table of all actions (`ACTIONS`).
 
 A surface names its user with `acting_as`. Inside that block every verb of `durable.operations` first checks the actor's
 permission, and then writes to the audit log, refusals included. Outside such a block the application's own code calls

@@ -1,4 +1,5 @@
-"""Apply one verb to many runs: count the eligible runs, and perform one operation for each run.
+"""Apply one verb to many runs: count the eligible runs, and perform one operation for each run. Recover a run's failed
+children, and then the run, in this way.
 
 Few runs are processed at once. Many are processed by an ordinary run of the workflow `durable.bulk`, so that operators
 can see its progress, pause it and cancel it; as is a bulk with a canary or a rate. Either way each run is decided and

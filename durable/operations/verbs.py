@@ -3,7 +3,8 @@
 A verb declares its subject, the operation that it calls, its options and its texts; `durable.operations.catalogue`
 declares the verbs that do not act on runs. Admin pages, REST endpoints, subcommands and bulks are built from them; only
 the surfaces know forms, serializers and parsers. Replays from a location with their plan, restarts with changes, and
-messages are written by hand. The permission of a verb is in `durable.operations.audit.PERMISSIONS`, by its action.
+messages are written by hand. The permission of a verb is in `durable.operations.audit.ACTIONS`, by its action.
+`possible_verbs` says which verbs fit a run.
 """
 
 from __future__ import annotations
