@@ -9,12 +9,12 @@ not known here.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from django.db.models import Count as CountOf
 from django.db.models import Max, Q
 from django.utils.translation import gettext as _
 
@@ -179,8 +179,8 @@ def _workers(queue: str, now: datetime) -> tuple[int, int]:
     if not slots:
         return 0, 0
     held = Run.objects.using(read_alias()).filter(lease_expires_at__gt=now, worker__in=list(slots))
-    numbers = Counter(held.order_by().values_list("worker", flat=True))
-    return len(slots), sum(numbers[name] >= number for name, number in slots.items())
+    numbers = dict(held.order_by().values_list("worker").annotate(CountOf("pk")))  # a row for each worker
+    return len(slots), sum(numbers.get(name, 0) >= number for name, number in slots.items())
 
 
 MOST_OPEN: Final = 50  # open entries that an explanation reads
