@@ -18,12 +18,12 @@ from durable.admin import access, pages
 from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.database import restored_database
 from durable.inspection.explain_states import LATE, Explanation
 from durable.inspection.explanation import explain
 from durable.inspection.humanize import byte_size, span
 from durable.inspection.queues import WINDOW, QueueSummary, list_queues
 from durable.inspection.reading import read_alias
+from durable.inspection.restored import restored_database
 from durable.inspection.wording import command, worker_command
 from durable.inspection.workers import WorkerState, deaths_of, find_worker, worker_overview
 from durable.models import Run

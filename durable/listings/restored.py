@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from durable.inspection.database import restored_database
+from durable.inspection.restored import restored_database
 from durable.listings.listing import Listing, Page
 from durable.listings.runs import Run, seen_runs
 from durable.listings.shapes import Seen, Shape, field
