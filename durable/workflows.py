@@ -1,4 +1,4 @@
-"""The app's own workflows: operators' requests that are too large for one HTTP request."""
+"""The workflow of operators' requests that are too large for one HTTP request."""
 
 from __future__ import annotations
 

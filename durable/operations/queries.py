@@ -1,4 +1,5 @@
-"""Queries of runs: a snapshot, the history, a comparison of two histories, and a wait for the result."""
+"""Queries of runs: a snapshot, the history, what it has published, its children, a comparison of two histories, and a
+wait for the result."""
 
 from __future__ import annotations
 

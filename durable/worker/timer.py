@@ -2,7 +2,8 @@
 
 The *timer* notifies at the deadline of a sleep, a backoff or a wait. The *sweep* notifies, every `SWEEP_INTERVAL`, of
 all queues with runs that are due or whose lease expired. So it makes up for every lost notification and alarm; it
-enqueues a job even where a pending-notification key says that there is one. Both only notify; they must not change a
+enqueues a job even where a pending-notification key says that there is one. The sweep also goes on with what others
+have left: held starts that were released, children to cancel, turns and slots of limits, events. Neither executes a
 run. Any number of them may run at once: notifications are coalesced, and the job of a superfluous one finds nothing to
 do. They survive any outage of the database or Redis.
 
