@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Model
 
 from durable import Context, Handle, get_run, operations, workflow
@@ -438,6 +438,26 @@ def test_the_log_outlives_the_user(at: Runtime, operator: User) -> None:
     with acting_as(Actor("admin", operator)):
         run.pause()
     operator.delete()
+    [row] = OperatorAction.objects.all()
+    assert (row.actor, row.actor_label) == (None, "olga")
+
+
+class MigratedPastAPooler:
+    """A router of a project that migrates over an alias of its own, which leads to the same database."""
+
+    def allow_migrate(self, db: str, app_label: str, **hints: object) -> bool:
+        return db == "direct"
+
+
+def test_the_log_outlives_a_user_where_another_alias_migrates_the_database(
+    at: Runtime, operator: User, settings: Any
+) -> None:
+    run = order.using(id="o").start(1)
+    with acting_as(Actor("admin", operator)):
+        run.pause()
+    settings.DATABASE_ROUTERS = [MigratedPastAPooler()]
+    operator.delete()
+    connection.check_constraints()
     [row] = OperatorAction.objects.all()
     assert (row.actor, row.actor_label) == (None, "olga")
 
