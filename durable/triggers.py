@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.apps import apps
@@ -69,9 +70,11 @@ def _is_new(_instance: models.Model, created: bool) -> bool:  # as the signal gi
 
 def _with_created(when: Callable[..., bool]) -> Callable[[Any, bool], bool]:
     """Return `when` as a function of the instance and whether it is a new row."""
+    if isinstance(when, attrgetter | methodcaller):  # Python knows no signature of theirs, or one for any arguments
+        return lambda instance, _created: when(instance)
     try:
         signature = inspect.signature(when)
-    except (TypeError, ValueError):  # a builtin
+    except (TypeError, ValueError):  # compiled code
         return when
     try:
         signature.bind("the instance", "whether it is new")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,17 @@ def test_the_condition_gets_the_instance_and_whether_it_is_new(at: Runtime) -> N
 
 @pytest.mark.parametrize(
     "when",
-    [lambda group: group.name == "wanted", lambda *given: given[0].name == "wanted" and given[1]],
-    ids=["1", "2"],
+    [
+        lambda group: group.name == "wanted",
+        lambda *given: given[0].name == "wanted" and given[1],
+        attrgetter("name"),
+        methodcaller("__getattribute__", "name"),
+    ],
+    ids=["1", "2", "attrgetter", "methodcaller"],
 )
 def test_a_condition_may_take_the_instance_alone(at: Runtime, when: Callable[..., bool]) -> None:
     triggers.on_save(Group, greets, when=when)
-    other, wanted = Group.objects.create(name="other"), Group.objects.create(name="wanted")
+    other, wanted = Group.objects.create(name=""), Group.objects.create(name="wanted")
     assert runs_about(other) == []
     assert runs_about(wanted) == [(greets.name, "pending")]
 
