@@ -11,6 +11,7 @@ not ask Django anything: users, groups and forms are known here by their attribu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -239,11 +240,10 @@ def assignee_of(to: Any) -> tuple[str, str]:
 
 def _named(text: str) -> list[str]:
     """Return the keys of users whose name or primary key is this text: JSON has a key of UUIDs as text."""
-    try:
-        key = str(UUID(text))
-    except ValueError:
-        key = text
-    return [f"username:{text}", f"user:{key}"]
+    keys = {text: None}  # a key may be text itself, such as the digits of a UUID
+    with suppress(ValueError):
+        keys[str(UUID(text))] = None
+    return [f"username:{text}", *(f"user:{key}" for key in keys)]
 
 
 def _excluded(not_by: Any) -> Iterable[str]:

@@ -238,6 +238,14 @@ def test_a_user_whose_key_is_a_uuid_may_be_excluded(how: str) -> None:
     assert key_of_user(anna) in asked.not_by
 
 
+@pytest.mark.parametrize("key", ["b39625df4c75417b8e610a40c62857fd", "b39625df-4c75-417b-8e61-0a40c62857fd", "7"])
+def test_a_user_whose_key_is_text_may_be_excluded(key: str) -> None:
+    anna = SimpleNamespace(pk=key, get_username=lambda: "anna")
+    said: dict[str, Any] = dict.fromkeys(("form", "to", "about", "remind", "escalate", "mail"))
+    asked = asked_of(permission=CHANGE, not_by=key, approvals=1, text="", **said)
+    assert key_of_user(anna) in asked.not_by
+
+
 def test_the_starter_may_not_answer(h: Harness, people: People) -> None:
     anna, bert = people.allowed("anna"), people.allowed("bert")
     for each in (anna, bert):
