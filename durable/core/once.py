@@ -107,13 +107,16 @@ def hold(
 
 def commit_held(journal: Journal, entry: EntryRecord) -> Operation:
     yield Save(is_failure=True)
+    until = entry.next_attempt_at
+    if until is not None and until <= journal.environment.now():
+        return  # the next pass fails it: nobody is asked
     mark = entry.data[HELD]
     details = {
         "location": entry.location,
         "attempt": entry.attempts,
         "reason": mark["reason"],
         "error": entry.error or ErrorInfo("Exception", "unknown"),
-        "until": entry.next_attempt_at,
+        "until": until,
     }
     journal.environment.emit(Event("step_held", details))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import durable
-from durable import Context, CriticalError, Found, NotDone, Unknown, current_step
+from durable import Context, CriticalError, Found, NotDone, Unknown, current_step, signals
 from durable.core.options import options_of
 from durable.errors import EntryNotFoundError, InvalidTransitionError, StepExhaustedError
 from durable.testing import Harness, SimulatedCrash
@@ -353,6 +353,29 @@ class TestAPerson:
         assert (run.state, run.error.type) == ("failed", "StepExhaustedError")
         assert bank.answers is not None
         assert next(bank.answers) == "truth", "verify was asked first"
+
+    @pytest.mark.parametrize("verify", [True, False])
+    def test_with_fail_alone_nobody_is_told_that_a_person_is_awaited(
+        self, h: Harness, bank: Bank, caplog: pytest.LogCaptureFixture, verify: bool
+    ) -> None:
+        heard: list[str] = []
+
+        def hear_held(**_details: Any) -> None:
+            heard.append("held")
+
+        def hear_failed(**_details: Any) -> None:
+            heard.append("failed")
+
+        signals.step_held.connect(hear_held)
+        signals.step_failed.connect(hear_failed)
+        try:
+            run = self.held(h, bank, verify=verify, unknown_timeout="fail")
+            h.settle()
+        finally:
+            signals.step_held.disconnect(hear_held)
+            signals.step_failed.disconnect(hear_failed)
+        assert (run.state, heard) == ("failed", ["failed"])
+        assert "waits for a person" not in caplog.text
 
     @pytest.mark.parametrize("given", [("2 days", "wait"), ("2 days",), "soon"])
     def test_unknown_timeout_that_says_something_else_is_refused(self, h: Harness, bank: Bank, given: Any) -> None:
