@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from inspect import unwrap
 from typing import Any
 
 import pytest
@@ -15,9 +16,21 @@ from durable.core.rewind.replay import Replay
 from durable.models.rows import BATCH_BYTES
 from durable.operations.replay_plan import Family, build_plan, outlook_of
 from durable.store import Store
+from durable.store.memory import MemoryStore
 from durable.store.postgres import PostgresStore, sql
+from durable.store.rules import TableStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import HOSTILE, NOW, a_full_entry, a_message, a_run, an_entry, at, commit, sent, started, the
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, SQLiteStore, PostgresStore])
+def test_a_store_has_each_method_of_the_contract(kind: type[Store]) -> None:
+    # the stores are subclasses of it: a method that is missing would be found there, and return None
+    names = [name for name in dir(Store) if not name.startswith("_")]
+    assert len(names) > 100
+    declared_only = {Store.__module__, TableStore.__module__}
+    assert [name for name in names if unwrap(getattr(kind, name)).__module__ in declared_only] == []
 
 
 def test_a_new_run_is_stored_as_given(store: Store) -> None:
