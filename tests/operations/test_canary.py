@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -114,6 +115,20 @@ def test_a_canary_that_succeeds_lets_the_bulk_go_on(h: Harness) -> None:
     assert (run.state, run.result()["done"]) == ("completed", 12)
     assert states(ids) == {"completed"}
     assert sorted(calls) == ids
+
+
+def test_a_look_that_was_recorded_before_its_class_moved_is_read(h: Harness) -> None:
+    ids = failed_runs(h, 12)
+    run = began(ids, canary=Canary(first=5))
+    h.run(run)
+    entries = h._store._entries[run.id]
+    [look] = [each for each in entries.values() if each.location.endswith("/look")]
+    assert look.output is not None
+    before = look.output.replace("durable.operations.bulk_decisions:CanaryLook", "durable.operations.canary:CanaryLook")
+    assert before != look.output
+    entries[look.location] = replace(look, output=before)
+    settle(h, seconds=3)
+    assert (run.state, run.result()["done"]) == ("completed", 12)
 
 
 def test_a_stopped_bulk_goes_on_with_another_canary(h: Harness) -> None:

@@ -106,6 +106,7 @@ class _InForce(NamedTuple):
 OWN: Final = (
     Move("durable.operations.families:ChildrenFirst", "durable.operations.bulk:ChildrenFirst"),
     Move("durable.operations.canary:Canary", "durable.operations.bulk_decisions:Canary"),
+    Move("durable.operations.canary:CanaryLook", "durable.operations.bulk_decisions:CanaryLook"),
     Move("durable.operations.run_info:RunInfo", "durable.operations.queries:RunInfo"),
     Move("durable.operations.history:HistoryEntry", "durable.operations.queries:HistoryEntry"),
     Move("durable.operations.comparison:HistoryDifference", "durable.operations.queries:HistoryDifference"),
