@@ -14,7 +14,7 @@ _collects_later = False  # a thread makes a history
 def without_collections() -> Iterator[None]:
     """Collect no garbage in this process: a long history is objects that stay, and takes nearly twice as long with it.
 
-    The block must not wait for anything, because garbage of all threads stays meanwhile.
+    The block must not wait for a lock, because garbage of all threads stays meanwhile. It may read rows that come.
     """
     global _collects_later
     if not gc.isenabled():  # another thread makes one, and will enable it
