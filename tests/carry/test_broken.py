@@ -18,6 +18,7 @@ from durable.errors import CarrierError
 from durable.testing import Harness
 from tests.carry import carrying
 from tests.carry.carrying import Broken, tenant
+from tests.support.errors import check_failed
 
 PATH = "tests.carry.carrying.Broken"
 
@@ -186,10 +187,7 @@ def test_one_that_fails_in_the_middle_of_a_pass_records_no_attempt(h: Harness) -
     times: Iterator[Any] = iter([carrying.carry.restored, refuse])
     Broken.restores = staticmethod(lambda value: next(times, refuse)(value))
     run = h.start(orders)
-    end = h.run(run)
-    assert end.state == "failed"
-    assert end.error is not None
-    assert end.error.type == "CarrierError"
+    check_failed(h.run(run), "CarrierError")
     assert DONE == []
     assert [each.location for each in run.history() if each.kind == "step"] == []
     Broken.restores = staticmethod(carrying.carry.restored)

@@ -29,6 +29,14 @@ class Flavour:
     def __call__(self, workflow: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
         return workflow if self.is_async else _plain(workflow)
 
+    def calling(self, operation: Body) -> Callable[..., Any]:
+        """A workflow that returns what this one operation of its context does."""
+
+        async def workflow(ctx: Any) -> Any:
+            return await operation(ctx)
+
+        return self(workflow)
+
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A step's function: as it is, or the coroutine function that does the same."""
         if not self.is_async:

@@ -16,6 +16,7 @@ from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
+from tests.support.errors import check_failed
 
 CALLS: list[Any] = []
 FAIL: set[str] = set()
@@ -64,40 +65,38 @@ def owner() -> str | None:
 
 
 @both
-def test_a_child_has_its_key_as_long_as_it_is_open(parent: Any) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), "a", 60)
-        h.settle()
-        assert owner() == "p:label"
-        open_run = sync.open_run(key="k")
-        assert open_run is not None
-        assert sync.using(key="k").start() == open_run
-        assert h.finish(run).output == "done a"
-        assert owner() is None
+def test_a_child_has_its_key_as_long_as_it_is_open(h: Harness, parent: Any) -> None:
+    run = h.start(parent.using(id="p"), "a", 60)
+    h.settle()
+    assert owner() == "p:label"
+    open_run = sync.open_run(key="k")
+    assert open_run is not None
+    assert sync.using(key="k").start() == open_run
+    assert h.finish(run).output == "done a"
+    assert owner() is None
 
 
 @both
 @pytest.mark.parametrize("how", [None, "error"])
-def test_an_open_run_with_the_key_refuses_the_child(parent: Any, how: str | None) -> None:
-    with Harness() as h:
-        first = sync.using(key="k", id="first").start("f", 60)
-        run = h.start(parent.using(id="p"), "a", 0, how)
-        h.settle()
-        assert run.state == "failed"
-        assert run.error is not None
-        assert run.error.type == "KeyConflictError"
-        assert str(run.error.message) == (
-            'run "first" is open and has the key "k": start the child when that run has ended, or with '
-            'using(if_open="replace"), which cancels it'
-        )
-        assert first.state == "sleeping"
-        assert h.finish(first).output == "done f"
-        run.recover()
-        assert h.finish(run).output == "done a", "the recovery starts the child"
+def test_an_open_run_with_the_key_refuses_the_child(h: Harness, parent: Any, how: str | None) -> None:
+    first = sync.using(key="k", id="first").start("f", 60)
+    run = h.start(parent.using(id="p"), "a", 0, how)
+    h.settle()
+    assert run.state == "failed"
+    assert run.error is not None
+    assert run.error.type == "KeyConflictError"
+    assert str(run.error.message) == (
+        'run "first" is open and has the key "k": start the child when that run has ended, or with '
+        'using(if_open="replace"), which cancels it'
+    )
+    assert first.state == "sleeping"
+    assert h.finish(first).output == "done f"
+    run.recover()
+    assert h.finish(run).output == "done a", "the recovery starts the child"
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_block_catches_the_refusal(is_async: bool) -> None:
+def test_a_block_catches_the_refusal(h: Harness, is_async: bool) -> None:
     caught: list[BaseException] = []
 
     def body(ctx: Context) -> Any:
@@ -123,61 +122,55 @@ def test_a_block_catches_the_refusal(is_async: bool) -> None:
         await ctx.sleep("then", 5)
         return found.ok, found.failure and (found.failure.source, found.failure.name, found.failure.error.type)
 
-    with Harness() as h:
-        sync.using(key="k", id="first").start("f", 600)
-        run = h.start(acatches if is_async else catches)
-        assert h.finish(run).output == (False, ("child", "label", "KeyConflictError"))
-        assert len(caught) == (0 if is_async else 2), "the same error in each pass"
-        assert h.crash_everywhere(acatches if is_async else catches, check=lambda: None) >= 2
+    sync.using(key="k", id="first").start("f", 600)
+    run = h.start(acatches if is_async else catches)
+    assert h.finish(run).output == (False, ("child", "label", "KeyConflictError"))
+    assert len(caught) == (0 if is_async else 2), "the same error in each pass"
+    assert h.crash_everywhere(acatches if is_async else catches, check=lambda: None) >= 2
 
 
 @both
 @pytest.mark.parametrize("kind", ["run", "child"])
-def test_a_run_with_the_key_is_replaced(parent: Any, kind: str) -> None:
-    with Harness() as h:
-        if kind == "run":
-            sync.using(key="k", id="first").start("f", 600)
-        else:
-            h.start(calls.using(id="other"), "f", 600)
-            h.settle()
-        old = get_run("first" if kind == "run" else "other:label")
-        run = h.start(parent.using(id="p"), "a", 5, "replace")
+def test_a_run_with_the_key_is_replaced(h: Harness, parent: Any, kind: str) -> None:
+    if kind == "run":
+        sync.using(key="k", id="first").start("f", 600)
+    else:
+        h.start(calls.using(id="other"), "f", 600)
         h.settle()
-        assert (old.state, owner()) == ("cancelled", "p:label")
-        row = runtime.current().store.get(old.id)
-        assert row is not None
-        assert row.request_reason == 'replaced by run "p:label", which was started with its key'
-        assert h.finish(run).output == "done a"
-        if kind == "child":
-            assert h.finish("other").state == "failed"
-            error = get_run("other").error
-            assert error is not None
-            assert error.type == ChildCancelledError.__name__
+    old = get_run("first" if kind == "run" else "other:label")
+    run = h.start(parent.using(id="p"), "a", 5, "replace")
+    h.settle()
+    assert (old.state, owner()) == ("cancelled", "p:label")
+    row = runtime.current().store.get(old.id)
+    assert row is not None
+    assert row.request_reason == 'replaced by run "p:label", which was started with its key'
+    assert h.finish(run).output == "done a"
+    if kind == "child":
+        assert h.finish("other").state == "failed"
+        check_failed(get_run("other"), ChildCancelledError.__name__)
 
 
-def test_a_run_that_a_worker_has_gives_its_key_up() -> None:
-    with Harness() as h:
-        run = sync.using(key="k", id="first").start("f")
-        held = h._store.claim_run("first", now=h.now, lease_until=h.now.replace(year=9999), worker="w")
-        assert held is not None
-        h.start(calls.using(id="p"), "a", 5, "replace")
-        h.settle()
-        assert (run.state, h._store.requests(["first"]), owner()) == ("running", {"first": "cancel"}, "p:label")
+def test_a_run_that_a_worker_has_gives_its_key_up(h: Harness) -> None:
+    run = sync.using(key="k", id="first").start("f")
+    held = h._store.claim_run("first", now=h.now, lease_until=h.now.replace(year=9999), worker="w")
+    assert held is not None
+    h.start(calls.using(id="p"), "a", 5, "replace")
+    h.settle()
+    assert (run.state, h._store.requests(["first"]), owner()) == ("running", {"first": "cancel"}, "p:label")
 
 
-def test_a_worker_whose_lease_ran_out_replaces_no_run() -> None:
-    with Harness() as h:
-        old = sync.using(key="k", id="first").start("f", 600)
-        h.run(old)
-        h.start(calls.using(id="p"), "a", 5, "replace")
-        late, _ = (h._store.claim_run("p", now=h.now, lease_until=h.now, worker=each) for each in ("late", "other"))
-        assert late is not None
-        with pytest.raises(LeaseLost):
-            execute_pass(late, store=h._store, eviction=Eviction(), at=h._runtime)
-        assert (old.state, owner()) == ("sleeping", "first")
+def test_a_worker_whose_lease_ran_out_replaces_no_run(h: Harness) -> None:
+    old = sync.using(key="k", id="first").start("f", 600)
+    h.run(old)
+    h.start(calls.using(id="p"), "a", 5, "replace")
+    late, _ = (h._store.claim_run("p", now=h.now, lease_until=h.now, worker=each) for each in ("late", "other"))
+    assert late is not None
+    with pytest.raises(LeaseLost):
+        execute_pass(late, store=h._store, eviction=Eviction(), at=h._runtime)
+    assert (old.state, owner()) == ("sleeping", "first")
 
 
-def test_a_run_that_is_compensated_is_not_replaced() -> None:
+def test_a_run_that_is_compensated_is_not_replaced(h: Harness) -> None:
     @workflow(name="child_keys.compensates")
     def compensates(ctx: Context) -> None:
         ctx.rollback_checkpoint("from here")
@@ -188,47 +181,43 @@ def test_a_run_that_is_compensated_is_not_replaced() -> None:
     def replaces(ctx: Context) -> None:
         ctx.child("label", compensates.using(key="k", if_open="replace"))
 
-    with Harness() as h:
-        run = h.start(compensates.using(key="k"))
-        h.run(run)
-        run.cancel(rollback=True)
-        h.run(run)
-        assert run.state == "rolling_back"
-        refused = h.start(replaces)
-        h.run(refused)
-        assert refused.state == "failed"
-        assert refused.error is not None
-        assert refused.error.type == "KeyConflictError"
-        assert run.state == "rolling_back"
+    run = h.start(compensates.using(key="k"))
+    h.run(run)
+    run.cancel(rollback=True)
+    h.run(run)
+    assert run.state == "rolling_back"
+    refused = h.start(replaces)
+    h.run(refused)
+    check_failed(refused, "KeyConflictError")
+    assert run.state == "rolling_back"
 
 
 @pytest.mark.parametrize("how", ["error", "replace"])
 @pytest.mark.parametrize("generations", [1, 2])
-def test_a_key_of_an_ancestor_is_refused_with_the_chain(how: Any, generations: int) -> None:
+def test_a_key_of_an_ancestor_is_refused_with_the_chain(h: Harness, how: Any, generations: int) -> None:
     @workflow(name="child_keys.recurses")
     def recurses(ctx: Context, depth: int) -> str:
         if depth == 0:
             return ctx.child("last", recurses.using(key="k", if_open=how), 7)
         return ctx.child("next", recurses, depth - 1)
 
-    with Harness() as h:
-        run = h.start(recurses.using(id="p", key="k"), generations - 1)
-        h.settle()
-        last = ["p", "p:next"][generations - 1]
-        assert get_run(last).state == "failed"
-        error = get_run(last).error
-        assert error is not None
-        assert error.type == "KeyConflictError"
-        assert error.message == (
-            'run "p" has the key "k" until it ends, and this child is one of its descendants '
-            f"({' > '.join(['p', 'p:next'][:generations])}): give the child another key"
-        )
-        assert run.state == "failed", "it was not cancelled for its own descendant"
+    run = h.start(recurses.using(id="p", key="k"), generations - 1)
+    h.settle()
+    last = ["p", "p:next"][generations - 1]
+    assert get_run(last).state == "failed"
+    error = get_run(last).error
+    assert error is not None
+    assert error.type == "KeyConflictError"
+    assert error.message == (
+        'run "p" has the key "k" until it ends, and this child is one of its descendants '
+        f"({' > '.join(['p', 'p:next'][:generations])}): give the child another key"
+    )
+    assert run.state == "failed", "it was not cancelled for its own descendant"
 
 
 @pytest.mark.parametrize("how", [None, "replace"])
 @pytest.mark.parametrize("is_threaded", [False, True])
-def test_two_branches_start_children_with_one_key(how: Any, is_threaded: bool) -> None:
+def test_two_branches_start_children_with_one_key(h: Harness, how: Any, is_threaded: bool) -> None:
     def branch(name: str) -> Any:
         def body(ctx: Context) -> Any:
             found = ctx.try_block("try", lambda ctx: ctx.child("label", sync.using(key="k", if_open=how), name, 5))
@@ -240,69 +229,62 @@ def test_two_branches_start_children_with_one_key(how: Any, is_threaded: bool) -
     def branches(ctx: Context) -> Any:
         return ctx.join("both", {"a": branch("a"), "b": branch("b")})
 
-    with Harness() as h:
-        run = h.start(branches.using(id="p"))
-        if is_threaded:
-            try:
-                threaded_pass(h, "p")
-            except (
-                PassAborted
-            ):  # both have seen a free key: the worker releases the run, and the next pass sees it taken
-                found = h._store.get("p")
-                assert found is not None
-                h._store.release([("p", found.fence)], h.now)
-        output = h.finish(run).output
-        loser = "KeyConflictError" if how is None else "ChildCancelledError"
-        assert sorted(output.values()) in (sorted(["done a", loser]), sorted(["done b", loser]))
+    run = h.start(branches.using(id="p"))
+    if is_threaded:
+        try:
+            threaded_pass(h, "p")
+        except PassAborted:  # both have seen a free key: the worker releases the run, and the next pass sees it taken
+            found = h._store.get("p")
+            assert found is not None
+            h._store.release([("p", found.fence)], h.now)
+    output = h.finish(run).output
+    loser = "KeyConflictError" if how is None else "ChildCancelledError"
+    assert sorted(output.values()) in (sorted(["done a", loser]), sorted(["done b", loser]))
 
 
-def test_a_child_that_was_taken_back_gives_its_key_up() -> None:
+def test_a_child_that_was_taken_back_gives_its_key_up(h: Harness) -> None:
     """A replay in place cancels the child that a worker has; the next generation takes the key from it."""
-    with Harness() as h:
-        run = h.start(calls.using(id="p"), "a")
-        h.run(run)
-        h.advance(1)
-        run.pause()
-        held = h._store.claim_run("p:label", now=h.now, lease_until=h.now.replace(year=9999), worker="w")
-        assert held is not None
-        run.replay("label", in_place=True)
-        assert h._store.requests(["p:label"]) == {"p:label": "cancel"}
-        h.run(run)
-        assert (owner(), get_run("p:label").state) == ("p:label~1", "running")
-        assert h.finish(run).output == "done a"
+    run = h.start(calls.using(id="p"), "a")
+    h.run(run)
+    h.advance(1)
+    run.pause()
+    held = h._store.claim_run("p:label", now=h.now, lease_until=h.now.replace(year=9999), worker="w")
+    assert held is not None
+    run.replay("label", in_place=True)
+    assert h._store.requests(["p:label"]) == {"p:label": "cancel"}
+    h.run(run)
+    assert (owner(), get_run("p:label").state) == ("p:label~1", "running")
+    assert h.finish(run).output == "done a"
 
 
-def test_recover_takes_the_key_again() -> None:
+def test_recover_takes_the_key_again(h: Harness) -> None:
     FAIL.add("a")
-    with Harness() as h:
-        run = h.start(calls.using(id="p"))
-        assert h.finish(run).state == "failed"
-        assert owner() is None
-        other = sync.using(key="k").start("o", 60)
-        FAIL.clear()
-        with pytest.raises(KeyConflictError):
-            run.recover()
-        assert (run.state, get_run("p:label").state) == ("failed", "failed"), "nothing was changed"
-        h.finish(other)
+    run = h.start(calls.using(id="p"))
+    assert h.finish(run).state == "failed"
+    assert owner() is None
+    other = sync.using(key="k").start("o", 60)
+    FAIL.clear()
+    with pytest.raises(KeyConflictError):
         run.recover()
-        assert owner() == "p:label"
-        assert h.finish(run).output == "done a"
+    assert (run.state, get_run("p:label").state) == ("failed", "failed"), "nothing was changed"
+    h.finish(other)
+    run.recover()
+    assert owner() == "p:label"
+    assert h.finish(run).output == "done a"
 
 
 @both
 @pytest.mark.parametrize("how", [None, "replace"])
-def test_a_crash_at_each_commit(parent: Any, how: Any) -> None:
-    with Harness() as h:
-        assert h.crash_everywhere(parent, "a", 5, how) >= 10
+def test_a_crash_at_each_commit(h: Harness, parent: Any, how: Any) -> None:
+    assert h.crash_everywhere(parent, "a", 5, how) >= 10
 
 
-def test_a_loop_starts_one_child_after_the_other_in_one_pass() -> None:
+def test_a_loop_starts_one_child_after_the_other_in_one_pass(h: Harness) -> None:
     @workflow(name="child_keys.one_after_the_other")
     def one_after_the_other(ctx: Context) -> list[str]:
         return [ctx.child(f"n{number}", sync.using(key="k"), str(number)) for number in range(3)]
 
-    with Harness() as h:
-        assert h.finish(h.start(one_after_the_other)).output == ["done 0", "done 1", "done 2"]
+    assert h.finish(h.start(one_after_the_other)).output == ["done 0", "done 1", "done 2"]
 
 
 def test_what_a_child_cannot_have() -> None:
@@ -318,27 +300,27 @@ def test_what_a_child_cannot_have() -> None:
 
 
 @both
-def test_a_key_that_is_taken_at_the_commit_is_logged_as_that(parent: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), "a")
-        commit = h._store.commit
+def test_a_key_that_is_taken_at_the_commit_is_logged_as_that(
+    h: Harness, parent: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = h.start(parent.using(id="p"), "a")
+    commit = h._store.commit
 
-        def commit_behind_another_start(batch: Batch) -> Committed:
-            sync.using(id="rival", key="k").start()
-            return commit(batch)
+    def commit_behind_another_start(batch: Batch) -> Committed:
+        sync.using(id="rival", key="k").start()
+        return commit(batch)
 
-        h._store.commit = commit_behind_another_start  # type: ignore[method-assign]  # another process is faster
-        record = h._store.claim_run("p", now=h.now, lease_until=h.now + timedelta(seconds=30), worker="w")
-        assert record is not None
-        with pytest.raises(PassAborted, match='the key of the child "p:label" is taken by another run'):
-            execute_pass(record, store=h._store, eviction=Eviction(), at=h._runtime)
-        assert 'the key of the child "p:label" is taken by another run' in caplog.text
-        assert "did not answer" not in caplog.text
-        h._store.commit = commit  # type: ignore[method-assign]
-        h._store.release([("p", record.fence)], h.now)
-        h.run("p")
-        assert run.error is not None
-        assert run.error.type == "KeyConflictError"
+    h._store.commit = commit_behind_another_start  # type: ignore[method-assign]  # another process is faster
+    record = h._store.claim_run("p", now=h.now, lease_until=h.now + timedelta(seconds=30), worker="w")
+    assert record is not None
+    with pytest.raises(PassAborted, match='the key of the child "p:label" is taken by another run'):
+        execute_pass(record, store=h._store, eviction=Eviction(), at=h._runtime)
+    assert 'the key of the child "p:label" is taken by another run' in caplog.text
+    assert "did not answer" not in caplog.text
+    h._store.commit = commit  # type: ignore[method-assign]
+    h._store.release([("p", record.fence)], h.now)
+    h.run("p")
+    check_failed(run, "KeyConflictError")
 
 
 # -- A run that ends in the pass in which it was about to start a child: the child is not started
@@ -394,20 +376,20 @@ def nothing_happens() -> Iterator[None]:
 
 @pytest.mark.parametrize("with_rollback", [False, True])
 @pytest.mark.parametrize("parent", [late_calls, late_acalls], ids=["sync", "async"])
-def test_no_child_is_started_by_a_run_that_has_reached_its_deadline(parent: Any, with_rollback: bool) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p", deadline=30), with_rollback)
-        PASS_TIME.append(lambda: h.advance(60))
-        h.settle()
-        PASS_TIME.clear()
-        assert run.error is not None
-        assert (run.state, run.error.type) == ("failed", "RunDeadlineError")
-        assert runtime.current().store.get("p:label") is None
-        assert run.children() == []
-        assert undone == (["1"] if with_rollback else [])
-        run.recover()
-        h.settle()
-        assert get_run("p:label").state == "sleeping", "the recovery starts it"
+def test_no_child_is_started_by_a_run_that_has_reached_its_deadline(
+    h: Harness, parent: Any, with_rollback: bool
+) -> None:
+    run = h.start(parent.using(id="p", deadline=30), with_rollback)
+    PASS_TIME.append(lambda: h.advance(60))
+    h.settle()
+    PASS_TIME.clear()
+    check_failed(run, "RunDeadlineError")
+    assert runtime.current().store.get("p:label") is None
+    assert run.children() == []
+    assert undone == (["1"] if with_rollback else [])
+    run.recover()
+    h.settle()
+    assert get_run("p:label").state == "sleeping", "the recovery starts it"
 
 
 # -- `run_changed` of runs that a pass changes although they are not its own
@@ -451,12 +433,11 @@ def parent(ctx: Context) -> Any:
     return ctx.step("end", fail)
 
 
-def test_a_child_that_is_compensated_and_a_run_that_gives_its_key_up() -> None:
-    with Harness() as h:
-        h.run(one.using(key="k", id="first").start(600))
-        run = h.start(parent.using(id="p"))
-        assert h.finish(run).state == "failed"
-        assert ("first", "sleeping", "cancelled") in SEEN
-        of_child = [(previous, state) for run_id, previous, state in SEEN if run_id == "p:a"]
-        assert of_child[-2:] == [("completed", "rolling_back"), ("rolling_back", "cancelled")]
-        assert get_run("p:a").state == "cancelled"
+def test_a_child_that_is_compensated_and_a_run_that_gives_its_key_up(h: Harness) -> None:
+    h.run(one.using(key="k", id="first").start(600))
+    run = h.start(parent.using(id="p"))
+    assert h.finish(run).state == "failed"
+    assert ("first", "sleeping", "cancelled") in SEEN
+    of_child = [(previous, state) for run_id, previous, state in SEEN if run_id == "p:a"]
+    assert of_child[-2:] == [("completed", "rolling_back"), ("rolling_back", "cancelled")]
+    assert get_run("p:a").state == "cancelled"

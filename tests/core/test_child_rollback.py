@@ -106,124 +106,116 @@ def until_children_are_compensated(h: Harness, run: Any) -> None:
 
 
 @both
-def test_completed_children_are_compensated_at_their_places(parent: Any) -> None:
+def test_completed_children_are_compensated_at_their_places(h: Harness, parent: Any) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(parent.using(id="p"))
-        assert h.finish(run).state == "failed"
-        assert undone() == ORDER
-        states = {each.id: each.state for each in run.children()}
-        assert states == {"p:a": "cancelled", "p:b": "cancelled", "p:stays": "completed", "p:nothing": "completed"}
-        assert get_run("p:a").summary == "compensated: 2 steps were undone"
-        assert h._store._runs["p:a"].request_reason == 'its parent "p" is compensated'
+    run = h.start(parent.using(id="p"))
+    assert h.finish(run).state == "failed"
+    assert undone() == ORDER
+    states = {each.id: each.state for each in run.children()}
+    assert states == {"p:a": "cancelled", "p:b": "cancelled", "p:stays": "completed", "p:nothing": "completed"}
+    assert get_run("p:a").summary == "compensated: 2 steps were undone"
+    assert h._store._runs["p:a"].request_reason == 'its parent "p" is compensated'
 
 
 @both
-def test_a_recovery_starts_the_compensated_children_anew(parent: Any) -> None:
+def test_a_recovery_starts_the_compensated_children_anew(h: Harness, parent: Any) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(parent.using(id="p"))
-        h.finish(run)
-        FAIL.clear()
-        DONE.clear()
-        run.recover()
-        assert h.finish(run).output == "end"
-        assert DONE.count("a 1") == DONE.count("b 1") == DONE.count("stays 1") == 1
-        assert not undone()
-        assert get_run("p:a~1").state == get_run("p:b~1").state == "completed"
+    run = h.start(parent.using(id="p"))
+    h.finish(run)
+    FAIL.clear()
+    DONE.clear()
+    run.recover()
+    assert h.finish(run).output == "end"
+    assert DONE.count("a 1") == DONE.count("b 1") == DONE.count("stays 1") == 1
+    assert not undone()
+    assert get_run("p:a~1").state == get_run("p:b~1").state == "completed"
 
 
 @both
-def test_a_cancel_with_rollback_compensates_children_and_cancels_open_ones(parent: Any) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), "wait")
-        h.settle()
-        run.cancel("enough", rollback=True)
-        h.settle()
-        assert run.state == "cancelled"
-        assert undone() == ORDER
+def test_a_cancel_with_rollback_compensates_children_and_cancels_open_ones(h: Harness, parent: Any) -> None:
+    run = h.start(parent.using(id="p"), "wait")
+    h.settle()
+    run.cancel("enough", rollback=True)
+    h.settle()
+    assert run.state == "cancelled"
+    assert undone() == ORDER
 
 
 @pytest.mark.parametrize("is_held", [False, True], ids=["parked", "begun"])
-def test_an_open_child_is_cancelled_with_its_rollback(is_held: bool) -> None:
+def test_an_open_child_is_cancelled_with_its_rollback(h: Harness, is_held: bool) -> None:
     @workflow(name="undone.waits")
     def waits(ctx: Context) -> Any:
         ctx.rollback_checkpoint("undo")
         ctx.step("before", do, "before", rollback=undo)
         return ctx.child("a", UNDONE, "a", 600.0)
 
-    with Harness() as h:
-        run = h.start(waits.using(id="p"))
-        h.run(run)
-        if not is_held:
-            h.settle()
-        run.cancel("enough", rollback=True)
+    run = h.start(waits.using(id="p"))
+    h.run(run)
+    if not is_held:
         h.settle()
-        assert (run.state, get_run("p:a").state) == ("cancelled", "cancelled")
-        assert undone() == (["undo before"] if is_held else ["undo a 2", "undo a 1", "undo before"])
+    run.cancel("enough", rollback=True)
+    h.settle()
+    assert (run.state, get_run("p:a").state) == ("cancelled", "cancelled")
+    assert undone() == (["undo before"] if is_held else ["undo a 2", "undo a 1", "undo before"])
 
 
-def test_a_parent_waits_until_its_child_is_compensated() -> None:
+def test_a_parent_waits_until_its_child_is_compensated(h: Harness) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(family.using(id="p"))
-        until_children_are_compensated(h, run)
-        assert run.summary == 'waiting for child "p:b"'
-        assert get_run("p:b").state == "rolling_back"
-        commits = h.commits
-        assert h.run("p:b").state == "cancelled"
-        assert h.commits == commits + 3
-        assert run.wake_at is not None
-        assert h.finish(run).state == "failed"
+    run = h.start(family.using(id="p"))
+    until_children_are_compensated(h, run)
+    assert run.summary == 'waiting for child "p:b"'
+    assert get_run("p:b").state == "rolling_back"
+    commits = h.commits
+    assert h.run("p:b").state == "cancelled"
+    assert h.commits == commits + 3
+    assert run.wake_at is not None
+    assert h.finish(run).state == "failed"
 
 
 @both
-def test_a_handler_of_a_child_that_fails_stops_the_parent_too(parent: Any) -> None:
+def test_a_handler_of_a_child_that_fails_stops_the_parent_too(h: Harness, parent: Any) -> None:
     FAIL.update({"end", "undo a 1"})
-    with Harness() as h:
-        run = h.start(parent.using(id="p"))
-        assert h.finish(run).state == "failed"
-        assert 'the compensation of child "p:a" has stopped' in run.summary
-        assert undone() == ORDER[:-2]
-        child = get_run("p:a")
-        assert (child.state, h._store._runs["p:a"].state_after_rollback) == ("failed", "cancelled")
-        FAIL.remove("undo a 1")
-        run.recover()
-        h.settle()
-        assert (run.state, child.state) == ("failed", "cancelled")
-        assert undone() == ORDER
-        assert run.error is not None
-        assert run.error.message == "no end"
+    run = h.start(parent.using(id="p"))
+    assert h.finish(run).state == "failed"
+    assert 'the compensation of child "p:a" has stopped' in run.summary
+    assert undone() == ORDER[:-2]
+    child = get_run("p:a")
+    assert (child.state, h._store._runs["p:a"].state_after_rollback) == ("failed", "cancelled")
+    FAIL.remove("undo a 1")
+    run.recover()
+    h.settle()
+    assert (run.state, child.state) == ("failed", "cancelled")
+    assert undone() == ORDER
+    assert run.error is not None
+    assert run.error.message == "no end"
 
 
-def test_the_child_may_be_recovered_first() -> None:
+def test_the_child_may_be_recovered_first(h: Harness) -> None:
     FAIL.update({"end", "undo a 1"})
-    with Harness() as h:
-        run = h.start(family.using(id="p"))
-        h.finish(run)
-        FAIL.remove("undo a 1")
-        get_run("p:a").recover()
-        h.settle()
-        assert get_run("p:a").state == "cancelled"
-        run.recover()
-        h.settle()
-        assert undone() == ORDER
+    run = h.start(family.using(id="p"))
+    h.finish(run)
+    FAIL.remove("undo a 1")
+    get_run("p:a").recover()
+    h.settle()
+    assert get_run("p:a").state == "cancelled"
+    run.recover()
+    h.settle()
+    assert undone() == ORDER
 
 
-def test_a_child_that_is_gone_cannot_be_compensated() -> None:
+def test_a_child_that_is_gone_cannot_be_compensated(h: Harness) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(family.using(id="p"), "fail", 60)
-        h.settle()
-        h._store._runs.pop("p:a")
-        h._store._families._children["p"].pop("p:a")
-        h.finish(run)
-        assert run.state == "failed"
-        assert "its run was deleted" in run.summary
-        assert undone() == ORDER[:4]
+    run = h.start(family.using(id="p"), "fail", 60)
+    h.settle()
+    h._store._runs.pop("p:a")
+    h._store._families._children["p"].pop("p:a")
+    h.finish(run)
+    assert run.state == "failed"
+    assert "its run was deleted" in run.summary
+    assert undone() == ORDER[:4]
 
 
-def test_children_of_children() -> None:
+def test_children_of_children(h: Harness) -> None:
     @workflow(name="undone.middle")
     def middle(ctx: Context) -> Any:
         ctx.rollback_checkpoint("undo")
@@ -239,14 +231,13 @@ def test_children_of_children() -> None:
         return ctx.step("end", do, "end")
 
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(top, id="p")
-        assert h.finish(run).state == "failed"
-        assert undone() == ["undo m2", "undo leaf 2", "undo leaf 1", "undo m1"]
-        assert get_run("p:middle:leaf").state == get_run("p:middle").state == "cancelled"
+    run = h.start(top, id="p")
+    assert h.finish(run).state == "failed"
+    assert undone() == ["undo m2", "undo leaf 2", "undo leaf 1", "undo m1"]
+    assert get_run("p:middle:leaf").state == get_run("p:middle").state == "cancelled"
 
 
-def test_a_compensation_that_the_code_calls() -> None:
+def test_a_compensation_that_the_code_calls(h: Harness) -> None:
     @workflow(name="undone.calls")
     def calls(ctx: Context) -> Any:
         ctx.rollback_checkpoint("undo")
@@ -254,14 +245,13 @@ def test_a_compensation_that_the_code_calls() -> None:
         ctx.compensate("not wanted")
         return ctx.step("end", do, "end")
 
-    with Harness() as h:
-        run = h.start(calls, id="p")
-        assert h.finish(run).output == "end"
-        assert undone() == ["undo a 2", "undo a 1"]
-        assert get_run("p:a").state == "cancelled"
+    run = h.start(calls, id="p")
+    assert h.finish(run).output == "end"
+    assert undone() == ["undo a 2", "undo a 1"]
+    assert get_run("p:a").state == "cancelled"
 
 
-def test_children_of_pruned_iterations_are_compensated() -> None:
+def test_children_of_pruned_iterations_are_compensated(h: Harness) -> None:
     @workflow(name="undone.loops")
     def loops(ctx: Context) -> Any:
         ctx.rollback_checkpoint("undo")
@@ -275,21 +265,19 @@ def test_children_of_pruned_iterations_are_compensated() -> None:
         return ctx.loop("l", body, 0, history_prune_interval=1, history_size=0)
 
     FAIL.add("end")
-    with Harness() as h:
-        h.finish(h.start(loops, id="p"))
-        assert undone() == [f"undo {number} {step}" for number in (3, 2, 1, 0) for step in (2, 1)]
+    h.finish(h.start(loops, id="p"))
+    assert undone() == [f"undo {number} {step}" for number in (3, 2, 1, 0) for step in (2, 1)]
 
 
-def test_a_failed_child_was_compensated_by_its_own_failure() -> None:
+def test_a_failed_child_was_compensated_by_its_own_failure(h: Harness) -> None:
     FAIL.add("a plain")
-    with Harness() as h:
-        run = h.start(family.using(id="p"))
-        h.finish(run)
-        assert undone() == ["undo a 2", "undo a 1", "undo before"]
-        FAIL.clear()
-        run.recover()
-        assert h.finish(run).output == "end"
-        assert [each.id for each in run.children()][:1] == ["p:a"]
+    run = h.start(family.using(id="p"))
+    h.finish(run)
+    assert undone() == ["undo a 2", "undo a 1", "undo before"]
+    FAIL.clear()
+    run.recover()
+    assert h.finish(run).output == "end"
+    assert [each.id for each in run.children()][:1] == ["p:a"]
 
 
 @both
@@ -301,29 +289,27 @@ def test_a_crash_at_each_commit(parent: Any) -> None:
     assert min(counts.values()) >= 30, counts
 
 
-def test_a_pause_during_the_compensation() -> None:
+def test_a_pause_during_the_compensation(h: Harness) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(family.using(id="p"))
-        until_children_are_compensated(h, run)
-        run.pause()
-        h.settle()
-        assert (run.state, get_run("p:b").state) == ("paused", "cancelled")
-        run.resume()
-        h.settle()
-        assert run.state == "failed"
-        assert undone() == ORDER
+    run = h.start(family.using(id="p"))
+    until_children_are_compensated(h, run)
+    run.pause()
+    h.settle()
+    assert (run.state, get_run("p:b").state) == ("paused", "cancelled")
+    run.resume()
+    h.settle()
+    assert run.state == "failed"
+    assert undone() == ORDER
 
 
-def test_a_rollback_needs_a_checkpoint() -> None:
+def test_a_rollback_needs_a_checkpoint(h: Harness) -> None:
     @workflow(name="undone.unchecked")
     def unchecked(ctx: Context) -> Any:
         return ctx.child("a", UNDONE, "a")
 
-    with Harness() as h:
-        run = h.start(unchecked)
-        h.run(run)
-        assert isinstance(run.error, ErrorInfo)
-        assert "rollback checkpoint" in run.error.message
-        with pytest.raises(TypeError, match="rollback"):
-            UNDONE.start("a")
+    run = h.start(unchecked)
+    h.run(run)
+    assert isinstance(run.error, ErrorInfo)
+    assert "rollback checkpoint" in run.error.message
+    with pytest.raises(TypeError, match="rollback"):
+        UNDONE.start("a")

@@ -12,6 +12,7 @@ from durable.core.registry import registry
 from durable.errors import ChildFailedError, ChildTimeoutError, ReplayRefusedError, RunConflictError
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
+from tests.support.errors import check_failed
 
 CALLS: list[Any] = []
 
@@ -68,84 +69,77 @@ both_starts = pytest.mark.parametrize("parent", [starts, astarts], ids=["sync", 
 
 
 @both_calls
-def test_a_child_runs_and_its_output_is_returned(parent: Any) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"))
-        assert h.run(run).state == "sleeping"
-        assert run.summary == 'waiting for child "p:label"'
-        assert run.waiting_for is None
-        child = get_run("p:label")
-        assert (child.state, child.workflow, child.info().parent_id) == ("pending", "children.one", "p")
-        assert h.finish(run).output == "done a"
-        assert CALLS == ["a"]
+def test_a_child_runs_and_its_output_is_returned(h: Harness, parent: Any) -> None:
+    run = h.start(parent.using(id="p"))
+    assert h.run(run).state == "sleeping"
+    assert run.summary == 'waiting for child "p:label"'
+    assert run.waiting_for is None
+    child = get_run("p:label")
+    assert (child.state, child.workflow, child.info().parent_id) == ("pending", "children.one", "p")
+    assert h.finish(run).output == "done a"
+    assert CALLS == ["a"]
 
 
 @both_calls
-def test_a_child_that_only_waits_wakes_nobody(parent: Any) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), "a", 60)
-        h.settle()
-        commits = h.commits
-        h.run("p:label")
-        assert h.run_due() == 0
-        assert h.commits == commits + 1
-        h.advance(60)
-        h.settle()
-        assert run.state == "completed"
-        assert h.commits == commits + 1 + 2 + 2
+def test_a_child_that_only_waits_wakes_nobody(h: Harness, parent: Any) -> None:
+    run = h.start(parent.using(id="p"), "a", 60)
+    h.settle()
+    commits = h.commits
+    h.run("p:label")
+    assert h.run_due() == 0
+    assert h.commits == commits + 1
+    h.advance(60)
+    h.settle()
+    assert run.state == "completed"
+    assert h.commits == commits + 1 + 2 + 2
 
 
 @both_starts
-def test_a_child_is_started_and_waited_for_later(parent: Any) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), 60)
-        h.settle()
-        assert CALLS == ["mine"]
-        assert h.finish(run).output == ("done mine", "p:mail", "done m")
+def test_a_child_is_started_and_waited_for_later(h: Harness, parent: Any) -> None:
+    run = h.start(parent.using(id="p"), 60)
+    h.settle()
+    assert CALLS == ["mine"]
+    assert h.finish(run).output == ("done mine", "p:mail", "done m")
 
 
 @both_starts
-def test_a_child_that_has_ended_before_the_wait(parent: Any) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"))
-        assert h.finish(run).output == ("done mine", "p:mail", "done m")
-        assert [(each.kind, each.location, each.status) for each in run.history()] == [
-            ("child", "mail", "completed"),
-            ("step", "mine", "completed"),
-            ("child", "mail sent", "completed"),
-        ]
+def test_a_child_that_has_ended_before_the_wait(h: Harness, parent: Any) -> None:
+    run = h.start(parent.using(id="p"))
+    assert h.finish(run).output == ("done mine", "p:mail", "done m")
+    assert [(each.kind, each.location, each.status) for each in run.history()] == [
+        ("child", "mail", "completed"),
+        ("step", "mine", "completed"),
+        ("child", "mail sent", "completed"),
+    ]
 
 
 @both_starts
-def test_a_timeout_ends_the_wait_and_the_child_goes_on(parent: Any) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), 60, 30)
-        end = h.finish(run)
-        assert (end.state, end.error.type if end.error else "") == ("failed", "ChildTimeoutError")
-        assert get_run("p:mail").state == "cancelled"  # by its parent's end
+def test_a_timeout_ends_the_wait_and_the_child_goes_on(h: Harness, parent: Any) -> None:
+    run = h.start(parent.using(id="p"), 60, 30)
+    end = h.finish(run)
+    assert (end.state, end.error.type if end.error else "") == ("failed", "ChildTimeoutError")
+    assert get_run("p:mail").state == "cancelled"  # by its parent's end
 
 
-def test_an_end_before_the_deadline_counts_however_late_the_worker_is() -> None:
-    with Harness() as h:
-        run = h.start(starts.using(id="p"), 10, 30)
-        h.settle()
-        h.advance(10)
-        h.run("p:mail")
-        h.advance(60)
-        h.settle()
-        assert run.state == "completed"
+def test_an_end_before_the_deadline_counts_however_late_the_worker_is(h: Harness) -> None:
+    run = h.start(starts.using(id="p"), 10, 30)
+    h.settle()
+    h.advance(10)
+    h.run("p:mail")
+    h.advance(60)
+    h.settle()
+    assert run.state == "completed"
 
 
-def test_an_end_at_the_deadline_does_not() -> None:
-    with Harness() as h:
-        run = h.start(starts.using(id="p"), 30, 30)
-        h.settle()
-        h.advance(30)
-        h.run("p:mail")
-        assert h.finish(run).state == "failed"
+def test_an_end_at_the_deadline_does_not(h: Harness) -> None:
+    run = h.start(starts.using(id="p"), 30, 30)
+    h.settle()
+    h.advance(30)
+    h.run("p:mail")
+    assert h.finish(run).state == "failed"
 
 
-def test_the_result_of_one_child_twice() -> None:
+def test_the_result_of_one_child_twice(h: Harness) -> None:
     @workflow(name="children.twice")
     def twice(ctx: Context) -> Any:
         child = ctx.start_child("mail", one, "m", 60)
@@ -153,23 +147,17 @@ def test_the_result_of_one_child_twice() -> None:
             child.result("soon", timeout=1)
         return caught.value.child_id == child.id, child.result("at last")
 
-    with Harness() as h:
-        assert h.finish(h.start(twice)).output == (True, "done m")
+    assert h.finish(h.start(twice)).output == (True, "done m")
 
 
 # -- failures
 
 
 @both_calls
-def test_the_failure_of_a_child_is_raised(parent: Any) -> None:
+def test_the_failure_of_a_child_is_raised(h: Harness, parent: Any) -> None:
     FAIL.add("a")
-    with Harness() as h:
-        run = h.start(parent.using(id="p"))
-        end = h.finish(run)
-        assert end.state == "failed"
-        assert end.error is not None
-        assert end.error.type == "ChildFailedError"
-        assert 'child "p:label" of children.one failed: CriticalError: no a' in end.error.message
+    run = h.start(parent.using(id="p"))
+    check_failed(h.finish(run), "ChildFailedError", 'child "p:label" of children.one failed: CriticalError: no a')
 
 
 class DeclinedError(CriticalError):
@@ -186,7 +174,7 @@ def decline() -> None:
     raise DeclinedError("51")
 
 
-def test_an_error_that_makes_a_sentence_of_its_argument_says_it_once_to_the_parent() -> None:
+def test_an_error_that_makes_a_sentence_of_its_argument_says_it_once_to_the_parent(h: Harness) -> None:
     seen: list[tuple[str, str]] = []
 
     @workflow(name="children.pays")
@@ -198,11 +186,10 @@ def test_an_error_that_makes_a_sentence_of_its_argument_says_it_once_to_the_pare
         ctx.sleep("night", 60)
         ctx.child("again", declined)
 
-    with Harness() as h:
-        end = h.finish(h.start(pays))
-        assert seen == [("DeclinedError", "declined with code 51")] * 3, "in each pass"
-        assert end.error is not None
-        assert end.error.message.endswith("children.declined failed: DeclinedError: declined with code 51")
+    end = h.finish(h.start(pays))
+    assert seen == [("DeclinedError", "declined with code 51")] * 3, "in each pass"
+    assert end.error is not None
+    assert end.error.message.endswith("children.declined failed: DeclinedError: declined with code 51")
 
 
 def test_the_attributes_of_a_failure_are_the_same_on_replay() -> None:
@@ -223,19 +210,18 @@ def test_the_attributes_of_a_failure_are_the_same_on_replay() -> None:
     assert seen == [("p:label", "children.one", "CriticalError", "no a")] * 2
 
 
-def test_the_cancellation_of_a_child_is_an_error_of_the_operation() -> None:
-    with Harness() as h:
-        run = h.start(calls.using(id="p"), "a", 60)
-        h.settle()
-        get_run("p:label").cancel("enough")
-        end = h.finish(run)
-        assert (end.state, end.error.type if end.error else "") == ("failed", "ChildCancelledError")
-        assert end.error is not None
-        assert end.error.message.endswith("was cancelled: enough")
+def test_the_cancellation_of_a_child_is_an_error_of_the_operation(h: Harness) -> None:
+    run = h.start(calls.using(id="p"), "a", 60)
+    h.settle()
+    get_run("p:label").cancel("enough")
+    end = h.finish(run)
+    assert (end.state, end.error.type if end.error else "") == ("failed", "ChildCancelledError")
+    assert end.error is not None
+    assert end.error.message.endswith("was cancelled: enough")
 
 
 @pytest.mark.parametrize("catch", ["child", ("child", "step"), None])
-def test_a_block_catches_it(catch: Any) -> None:
+def test_a_block_catches_it(h: Harness, catch: Any) -> None:
     FAIL.add("a")
 
     @workflow(name="children.blocks")
@@ -247,41 +233,38 @@ def test_a_block_catches_it(catch: Any) -> None:
         assert result.failure is not None
         return result.ok, result.failure.source, result.failure.name, result.failure.error.type
 
-    with Harness() as h:
-        assert h.finish(h.start(blocks.using(id="p"))).output == (False, "child", "label", "CriticalError")
-        assert get_run("p:b:label").state == "failed"
+    assert h.finish(h.start(blocks.using(id="p"))).output == (False, "child", "label", "CriticalError")
+    assert get_run("p:b:label").state == "failed"
 
 
-def test_a_block_that_catches_steps_does_not() -> None:
+def test_a_block_that_catches_steps_does_not(h: Harness) -> None:
     FAIL.add("a")
 
     @workflow(name="children.steps_only")
     def steps_only(ctx: Context) -> Any:
         return ctx.try_block("b", lambda block: block.child("label", one, "a"), "step")
 
-    with Harness() as h:
-        assert h.finish(h.start(steps_only)).state == "failed"
+    assert h.finish(h.start(steps_only)).state == "failed"
 
 
 # -- ids and options
 
 
-def test_options_of_using() -> None:
+def test_options_of_using(h: Harness) -> None:
     @workflow(name="children.options")
     def options(ctx: Context) -> None:
         ctx.start_child("a", one.using(id="mine", queue="slow", delay="1 min", when_parent_ends="leave"), "a")
         ctx.start_child("b", "children.one", "b")
         ctx.sleep("s", 1)
 
-    with Harness() as h:
-        run = h.start(options.using(id="p"))
-        h.settle()
-        mine = get_run("mine")
-        assert mine.wake_at == h.now + timedelta(minutes=1)
-        assert h.finish(run).state == "completed"
-        assert (mine.state, get_run("p:b").state) == ("pending", "completed")
-        h.finish("mine")
-        assert mine.output == "done a"
+    run = h.start(options.using(id="p"))
+    h.settle()
+    mine = get_run("mine")
+    assert mine.wake_at == h.now + timedelta(minutes=1)
+    assert h.finish(run).state == "completed"
+    assert (mine.state, get_run("p:b").state) == ("pending", "completed")
+    h.finish("mine")
+    assert mine.output == "done a"
 
 
 @pytest.mark.parametrize(
@@ -293,12 +276,11 @@ def test_options_of_using() -> None:
         (lambda ctx: ctx.child("a", "children.nobody"), "children.nobody"),
     ],
 )
-def test_what_is_refused(start: Any, problem: str) -> None:
-    with Harness() as h:
-        run = h.start(start)
-        h.run(run)
-        assert problem in str(run.error) + run.summary
-        assert h.commits == 1
+def test_what_is_refused(h: Harness, start: Any, problem: str) -> None:
+    run = h.start(start)
+    h.run(run)
+    assert problem in str(run.error) + run.summary
+    assert h.commits == 1
 
 
 def test_an_option_of_children_is_refused_outside() -> None:
@@ -308,7 +290,7 @@ def test_an_option_of_children_is_refused_outside() -> None:
         one.using(when_parent_ends="never")  # type: ignore[arg-type]  # the mistake
 
 
-def test_an_id_of_another_run_is_an_error_of_the_operation() -> None:
+def test_an_id_of_another_run_is_an_error_of_the_operation(h: Harness) -> None:
     @workflow(name="children.taken")
     def taken(ctx: Context) -> str:
         with pytest.raises(RunConflictError) as caught:
@@ -316,18 +298,16 @@ def test_an_id_of_another_run_is_an_error_of_the_operation() -> None:
         ctx.sleep("s", 1)
         return caught.value.run_id
 
-    with Harness() as h:
-        h.start(one.using(id="theirs"), "x")
-        assert h.finish(h.start(taken)).output == "theirs"
-        assert CALLS == ["x"]
+    h.start(one.using(id="theirs"), "x")
+    assert h.finish(h.start(taken)).output == "theirs"
+    assert CALLS == ["x"]
 
 
-def test_a_readable_id_that_is_taken_is_not_used() -> None:
-    with Harness() as h:
-        h.start(one.using(id="p:label"), "x")
-        run = h.start(calls.using(id="p"))
-        assert h.finish(run).output == "done a"
-        assert CALLS == ["x", "a"]
+def test_a_readable_id_that_is_taken_is_not_used(h: Harness) -> None:
+    h.start(one.using(id="p:label"), "x")
+    run = h.start(calls.using(id="p"))
+    assert h.finish(run).output == "done a"
+    assert CALLS == ["x", "a"]
 
 
 def test_ids_in_scopes() -> None:
@@ -357,7 +337,9 @@ def test_ids_in_scopes() -> None:
 @pytest.mark.parametrize("is_handled", [False, True], ids=["raised", "handled"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("operation", ["child", "start_child"])
-def test_a_recovery_starts_the_child_whose_id_was_taken(operation: str, is_async: bool, is_handled: bool) -> None:
+def test_a_recovery_starts_the_child_whose_id_was_taken(
+    h: Harness, operation: str, is_async: bool, is_handled: bool
+) -> None:
     theirs = one.using(id="theirs")
 
     @workflow(name="children.refused")
@@ -383,44 +365,42 @@ def test_a_recovery_starts_the_child_whose_id_was_taken(operation: str, is_async
         return str(child)
 
     FAIL.add("later")
-    with Harness() as h:
-        h.start(theirs, "x")
-        run = h.start(arefused if is_async else refused, id="p")
-        h.finish(run)
-        assert run.state == "failed"
-        h._store._runs.pop("theirs")  # as a prune does
-        FAIL.clear()
-        run.recover()
-        h.finish(run)
-        assert run.state == "completed"
-        assert (get_run("p").output == "nothing") == is_handled
-        assert ("a" in CALLS) == (operation == "child" and not is_handled)
-        assert [each.id for each in run.children()] == ([] if is_handled else ["theirs"])
+    h.start(theirs, "x")
+    run = h.start(arefused if is_async else refused, id="p")
+    h.finish(run)
+    assert run.state == "failed"
+    h._store._runs.pop("theirs")  # as a prune does
+    FAIL.clear()
+    run.recover()
+    h.finish(run)
+    assert run.state == "completed"
+    assert (get_run("p").output == "nothing") == is_handled
+    assert ("a" in CALLS) == (operation == "child" and not is_handled)
+    assert [each.id for each in run.children()] == ([] if is_handled else ["theirs"])
 
 
 @pytest.mark.parametrize("length", [198, 199, 200])
-def test_an_explicit_id_of_any_length_is_started_anew(length: int) -> None:
+def test_an_explicit_id_of_any_length_is_started_anew(h: Harness, length: int) -> None:
     @workflow(name="children.long_id")
     def long_id(ctx: Context) -> Any:
         return ctx.child("label", one.using(id="i" * length), "a", 60)
 
-    with Harness() as h:
-        run = h.start(long_id, id="p")
+    run = h.start(long_id, id="p")
+    h.settle()
+    for _ in range(2):
+        run.replay("label", in_place=True)
         h.settle()
-        for _ in range(2):
-            run.replay("label", in_place=True)
-            h.settle()
-        first, second, third = run.children()
-        assert (first.id, first.state, second.state) == ("i" * length, "cancelled", "cancelled")
-        assert len({first.id, second.id, third.id}) == 3
-        assert all(len(each.id) <= 200 and each.id.startswith("i" * 150) for each in (second, third))
-        assert h.finish(run).output == "done a"
+    first, second, third = run.children()
+    assert (first.id, first.state, second.state) == ("i" * length, "cancelled", "cancelled")
+    assert len({first.id, second.id, third.id}) == 3
+    assert all(len(each.id) <= 200 and each.id.startswith("i" * 150) for each in (second, third))
+    assert h.finish(run).output == "done a"
 
 
 # -- branches
 
 
-def test_branches_wait_for_their_children_together() -> None:
+def test_branches_wait_for_their_children_together(h: Harness) -> None:
     @workflow(name="children.joins")
     def joins(ctx: Context) -> Any:
         return ctx.join(
@@ -432,15 +412,14 @@ def test_branches_wait_for_their_children_together() -> None:
             },
         )
 
-    with Harness() as h:
-        run = h.start(joins.using(id="p"))
-        h.settle()
-        assert run.waiting_for == ["news"]
-        run.send("news", "hi")
-        assert h.finish(run).output == {"a": "done a", "b": "done b", "c": "hi"}
+    run = h.start(joins.using(id="p"))
+    h.settle()
+    assert run.waiting_for == ["news"]
+    run.send("news", "hi")
+    assert h.finish(run).output == {"a": "done a", "b": "done b", "c": "hi"}
 
 
-def test_a_branch_that_waits_for_any_message_beside_a_child() -> None:
+def test_a_branch_that_waits_for_any_message_beside_a_child(h: Harness) -> None:
     @workflow(name="children.any")
     def any_or_child(ctx: Context) -> Any:
         return ctx.race(
@@ -451,14 +430,13 @@ def test_a_branch_that_waits_for_any_message_beside_a_child() -> None:
             },
         ).winner
 
-    with Harness() as h:
-        run = h.start(any_or_child)
-        h.settle()
-        assert run.waiting_for == []
-        assert h.finish(run).output == "a"
+    run = h.start(any_or_child)
+    h.settle()
+    assert run.waiting_for == []
+    assert h.finish(run).output == "a"
 
 
-def test_the_children_of_a_losing_branch_are_cancelled() -> None:
+def test_the_children_of_a_losing_branch_are_cancelled(h: Harness) -> None:
     @workflow(name="children.races")
     def races(ctx: Context) -> Any:
         def slow(branch: Context) -> str:
@@ -470,24 +448,23 @@ def test_the_children_of_a_losing_branch_are_cancelled() -> None:
         ctx.sleep("s", 10)
         return winner
 
-    with Harness() as h:
-        run = h.start(races.using(id="p"))
-        h.settle()
-        h.advance(1)
-        h.settle()
-        assert run.state == "sleeping"
-        states = {each: get_run(f"p:first:slow:{each}").state for each in ("left", "dropped", "label")}
-        assert states == {"left": "sleeping", "dropped": "cancelled", "label": "cancelled"}
-        summary = get_run("p:first:slow:label").summary
-        assert summary == 'cancelled: its parent "p" has taken its start back'
-        assert h.finish(run).output == "fast"
+    run = h.start(races.using(id="p"))
+    h.settle()
+    h.advance(1)
+    h.settle()
+    assert run.state == "sleeping"
+    states = {each: get_run(f"p:first:slow:{each}").state for each in ("left", "dropped", "label")}
+    assert states == {"left": "sleeping", "dropped": "cancelled", "label": "cancelled"}
+    summary = get_run("p:first:slow:label").summary
+    assert summary == 'cancelled: its parent "p" has taken its start back'
+    assert h.finish(run).output == "fast"
 
 
 # -- the parent ends
 
 
 @pytest.mark.parametrize("end", ["return", "raise", "cancel"])
-def test_open_children_are_cancelled_with_their_parent(end: str) -> None:
+def test_open_children_are_cancelled_with_their_parent(h: Harness, end: str) -> None:
     @workflow(name="children.leaves")
     def leaves(ctx: Context) -> None:
         ctx.start_child("cancelled", calls, "c", 60)
@@ -497,111 +474,104 @@ def test_open_children_are_cancelled_with_their_parent(end: str) -> None:
         if end == "raise":
             raise ValueError("no")
 
-    with Harness() as h:
-        run = h.start(leaves.using(id="p"))
-        h.run(run)
-        h.run("p:cancelled")
-        if end == "cancel":
-            h.settle()
-            run.cancel()
+    run = h.start(leaves.using(id="p"))
+    h.run(run)
+    h.run("p:cancelled")
+    if end == "cancel":
         h.settle()
-        assert get_run("p:cancelled").state == "cancelled"
-        if end != "return":  # where it had begun
-            assert get_run("p:left").state == "sleeping"
-        h.finish("p:left")
-        assert CALLS == ["l"]
+        run.cancel()
+    h.settle()
+    assert get_run("p:cancelled").state == "cancelled"
+    if end != "return":  # where it had begun
+        assert get_run("p:left").state == "sleeping"
+    h.finish("p:left")
+    assert CALLS == ["l"]
 
 
-def test_a_grandchild_goes_with_its_grandparent() -> None:
+def test_a_grandchild_goes_with_its_grandparent(h: Harness) -> None:
     @workflow(name="children.top")
     def top(ctx: Context) -> Any:
         return ctx.child("middle", calls, "a", 60)
 
-    with Harness() as h:
-        run = h.start(top.using(id="p"))
-        h.settle()
-        run.cancel()
-        assert [get_run(each).state for each in ("p:middle", "p:middle:label")] == ["cancelled", "cancelled"]
-        assert get_run("p:middle:label").summary == 'cancelled: its parent "p:middle" has ended (cancelled)'
+    run = h.start(top.using(id="p"))
+    h.settle()
+    run.cancel()
+    assert [get_run(each).state for each in ("p:middle", "p:middle:label")] == ["cancelled", "cancelled"]
+    assert get_run("p:middle:label").summary == 'cancelled: its parent "p:middle" has ended (cancelled)'
 
 
 # -- recovery
 
 
-def test_a_recovery_starts_a_cancelled_child_anew() -> None:
-    with Harness() as h:
-        run = h.start(calls.using(id="p"), "a", 60)
-        h.settle()
-        get_run("p:label").cancel()
-        h.settle()
-        assert run.state == "failed"
-        run.recover()
-        assert h.finish(run).output == "done a"
-        assert get_run("p:label~1").state == "completed"
+def test_a_recovery_starts_a_cancelled_child_anew(h: Harness) -> None:
+    run = h.start(calls.using(id="p"), "a", 60)
+    h.settle()
+    get_run("p:label").cancel()
+    h.settle()
+    assert run.state == "failed"
+    run.recover()
+    assert h.finish(run).output == "done a"
+    assert get_run("p:label~1").state == "completed"
 
 
-def test_a_recovery_recovers_the_failed_child_too() -> None:
+def test_a_recovery_recovers_the_failed_child_too(h: Harness) -> None:
     FAIL.add("a")
 
     @workflow(name="children.deep")
     def deep(ctx: Context) -> Any:
         return ctx.child("middle", calls, "a")
 
-    with Harness() as h:
-        run = h.start(deep.using(id="p"))
-        assert h.finish(run).state == "failed"
-        FAIL.clear()
-        run.recover()
-        assert [get_run(each).state for each in ("p", "p:middle", "p:middle:label")] == ["pending"] * 3
-        assert h.finish(run).output == "done a"
-        assert [(each.action, each.run_id) for each in h.actions] == [
-            ("recover", "p:middle:label"),
-            ("recover", "p:middle"),
-            ("recover", "p"),
-        ]
+    run = h.start(deep.using(id="p"))
+    assert h.finish(run).state == "failed"
+    FAIL.clear()
+    run.recover()
+    assert [get_run(each).state for each in ("p", "p:middle", "p:middle:label")] == ["pending"] * 3
+    assert h.finish(run).output == "done a"
+    assert [(each.action, each.run_id) for each in h.actions] == [
+        ("recover", "p:middle:label"),
+        ("recover", "p:middle"),
+        ("recover", "p"),
+    ]
 
 
-def test_a_recovery_of_a_wait_for_a_started_child() -> None:
-    with Harness() as h:
-        run = h.start(starts.using(id="p"), 60)
-        h.settle()
-        get_run("p:mail").cancel()
-        h.settle()
-        assert run.state == "failed"
-        run.recover()
-        assert h.finish(run).output == ("done mine", "p:mail~1", "done m")
+def test_a_recovery_of_a_wait_for_a_started_child(h: Harness) -> None:
+    run = h.start(starts.using(id="p"), 60)
+    h.settle()
+    get_run("p:mail").cancel()
+    h.settle()
+    assert run.state == "failed"
+    run.recover()
+    assert h.finish(run).output == ("done mine", "p:mail~1", "done m")
 
 
-def test_a_recovery_of_a_replay_starts_its_own_child_for_the_failed_one_of_its_original() -> None:
-    with Harness() as h:
-        FAIL.add("m")
-        original = h.start(starts.using(id="p"))
-        assert h.finish(original).state == "failed"
-        run = original.replay("mail sent", id="r")
-        assert h.finish(run).state == "failed"
-        FAIL.clear()
-        run.recover()
-        h.settle()
-        assert (run.state, run.output) == ("completed", ("done mine", "r:mail", "done m"))
-        assert (get_run("p:mail").state, original.state) == ("failed", "failed")
+def test_a_recovery_of_a_replay_starts_its_own_child_for_the_failed_one_of_its_original(h: Harness) -> None:
+    FAIL.add("m")
+    original = h.start(starts.using(id="p"))
+    assert h.finish(original).state == "failed"
+    run = original.replay("mail sent", id="r")
+    assert h.finish(run).state == "failed"
+    FAIL.clear()
+    run.recover()
+    h.settle()
+    assert (run.state, run.output) == ("completed", ("done mine", "r:mail", "done m"))
+    assert (get_run("p:mail").state, original.state) == ("failed", "failed")
 
 
-def test_a_recovery_after_a_timeout_waits_for_as_long_again() -> None:
-    with Harness() as h:
-        run = h.start(starts.using(id="p"), 60, 90)
-        h.run(run)
-        h.advance(80)
-        h.run("p:mail")
-        h.finish(run)
-        assert run.state == "failed"
-        run.recover()
-        h.settle()
-        assert run.state == "sleeping"
-        assert get_run("p:mail").state == "cancelled"
-        assert h.finish(run).output == ("done mine", "p:mail~1", "done m")
+def test_a_recovery_after_a_timeout_waits_for_as_long_again(h: Harness) -> None:
+    run = h.start(starts.using(id="p"), 60, 90)
+    h.run(run)
+    h.advance(80)
+    h.run("p:mail")
+    h.finish(run)
+    assert run.state == "failed"
+    run.recover()
+    h.settle()
+    assert run.state == "sleeping"
+    assert get_run("p:mail").state == "cancelled"
+    assert h.finish(run).output == ("done mine", "p:mail~1", "done m")
 
 
-def test_a_recovery_starts_the_children_anew_that_the_failure_has_cancelled() -> None:
+def test_a_recovery_starts_the_children_anew_that_the_failure_has_cancelled(h: Harness) -> None:
     FAIL.add("b")
 
     @workflow(name="children.beside")
@@ -615,26 +585,24 @@ def test_a_recovery_starts_the_children_anew_that_the_failure_has_cancelled() ->
         )
         return ended, both, first.result("r"), left.result("s")
 
-    with Harness() as h:
-        run = h.start(beside.using(id="p"))
-        h.settle()
-        get_run("p:both:a:label").cancel()
-        assert h.finish(run).state == "failed"
-        FAIL.clear()
-        run.recover()
-        assert h.finish(run).output == ("done e", {"a": "done a", "b": "done b"}, "done f", "done l")
-        assert {each: CALLS.count(each) for each in "leaf"} == {"l": 1, "e": 1, "a": 1, "f": 1}
-        assert get_run("p:first~1").state == get_run("p:left").state == "completed"
+    run = h.start(beside.using(id="p"))
+    h.settle()
+    get_run("p:both:a:label").cancel()
+    assert h.finish(run).state == "failed"
+    FAIL.clear()
+    run.recover()
+    assert h.finish(run).output == ("done e", {"a": "done a", "b": "done b"}, "done f", "done l")
+    assert {each: CALLS.count(each) for each in "leaf"} == {"l": 1, "e": 1, "a": 1, "f": 1}
+    assert get_run("p:first~1").state == get_run("p:left").state == "completed"
 
 
 @pytest.mark.parametrize("parent", [calls, acalls, starts, astarts], ids=["calls", "acalls", "starts", "astarts"])
-def test_a_crash_at_each_commit_of_parent_and_child(parent: Any) -> None:
-    with Harness() as h:
-        args = ("a", 60) if parent in (calls, acalls) else (60,)
-        assert h.crash_everywhere(parent, *args) >= 10
+def test_a_crash_at_each_commit_of_parent_and_child(h: Harness, parent: Any) -> None:
+    args = ("a", 60) if parent in (calls, acalls) else (60,)
+    assert h.crash_everywhere(parent, *args) >= 10
 
 
-def test_crashes_of_families() -> None:
+def test_crashes_of_families(h: Harness) -> None:
     @workflow(name="children.family")
     def family(ctx: Context) -> Any:
         first = ctx.start_child("first", calls, "x", 5)
@@ -646,8 +614,7 @@ def test_crashes_of_families() -> None:
         raced = ctx.race("race", {"a": branch("c"), "b": lambda ctx: ctx.child("long", one, "d", 600)})
         return both, raced.winner, first.result("first ended")
 
-    with Harness() as h:
-        assert h.crash_everywhere(family, check=lambda: None) >= 40
+    assert h.crash_everywhere(family, check=lambda: None) >= 40
 
 
 def test_workflows_of_these_tests_are_known() -> None:
@@ -665,30 +632,28 @@ def _replayed(h: Harness, state: str = "sleeping") -> tuple[Any, Any]:
     return run, copy
 
 
-def test_a_completed_child_that_an_open_replay_may_read_is_not_replayed_in_place() -> None:
-    with Harness() as h:
-        _, copy = _replayed(h)
-        child = get_run("p:mail")
-        with pytest.raises(ReplayRefusedError, match="may still read its output"):
-            child.replay("work", in_place=True)
-        assert h.finish(copy).output == ("done mine", "p:mail", "done m")
+def test_a_completed_child_that_an_open_replay_may_read_is_not_replayed_in_place(h: Harness) -> None:
+    _, copy = _replayed(h)
+    child = get_run("p:mail")
+    with pytest.raises(ReplayRefusedError, match="may still read its output"):
         child.replay("work", in_place=True)
+    assert h.finish(copy).output == ("done mine", "p:mail", "done m")
+    child.replay("work", in_place=True)
 
 
-def test_a_replay_waits_for_a_child_of_its_original_that_was_recovered() -> None:
-    with Harness() as h:
-        FAIL.add("m")
-        original = h.start(starts.using(id="p"))
-        assert h.finish(original).state == "failed"
-        copy = original.replay("mine", id="r")
-        FAIL.clear()
-        get_run("p:mail").recover()
-        h.run(copy)
-        assert (copy.state, copy.wake_at) == ("sleeping", h.now + timedelta(minutes=1))
-        h.run("p:mail")
-        assert h.run_due() == 0
-        assert h.finish(copy).output == ("done mine", "p:mail", "done m")
-        assert CALLS == ["mine", "m", "mine", "m"]
+def test_a_replay_waits_for_a_child_of_its_original_that_was_recovered(h: Harness) -> None:
+    FAIL.add("m")
+    original = h.start(starts.using(id="p"))
+    assert h.finish(original).state == "failed"
+    copy = original.replay("mine", id="r")
+    FAIL.clear()
+    get_run("p:mail").recover()
+    h.run(copy)
+    assert (copy.state, copy.wake_at) == ("sleeping", h.now + timedelta(minutes=1))
+    h.run("p:mail")
+    assert h.run_due() == 0
+    assert h.finish(copy).output == ("done mine", "p:mail", "done m")
+    assert CALLS == ["mine", "m", "mine", "m"]
 
 
 # -- children of iterations whose entries are gone
@@ -724,33 +689,33 @@ FIRST = [f"p:l:~{number}:mail" for number in range(7)]
 
 
 @both_loops
-def test_a_replay_in_place_of_a_loop_cancels_the_children_of_its_pruned_iterations(parent: Any) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"))
-        h.settle()
-        assert len([each for each in run.history() if each.kind == "child"]) < 7
-        get_run("p:l:~0:mail").cancel()
-        plan = run.plan_replay("l")
-        assert sorted(plan.children) == FIRST[1:]
-        run.replay("l", in_place=True, plan_hash=plan.hash)
-        assert [get_run(each).state for each in FIRST] == ["cancelled"] * 7
-        h.settle()
-        assert [each.id for each in run.children("sleeping")] == [f"{each}~1" for each in FIRST]
+def test_a_replay_in_place_of_a_loop_cancels_the_children_of_its_pruned_iterations(h: Harness, parent: Any) -> None:
+    run = h.start(parent.using(id="p"))
+    h.settle()
+    assert len([each for each in run.history() if each.kind == "child"]) < 7
+    get_run("p:l:~0:mail").cancel()
+    plan = run.plan_replay("l")
+    assert sorted(plan.children) == FIRST[1:]
+    run.replay("l", in_place=True, plan_hash=plan.hash)
+    assert [get_run(each).state for each in FIRST] == ["cancelled"] * 7
+    h.settle()
+    assert [each.id for each in run.children("sleeping")] == [f"{each}~1" for each in FIRST]
 
 
-def test_a_replay_in_place_behind_a_loop_cancels_none_of_its_children() -> None:
-    with Harness() as h:
-        run = h.start(loops.using(id="p"))
-        h.settle()
-        plan = run.plan_replay("s")
-        assert plan.children == ()
-        # what stays has started the last ones
-        assert plan.in_place_refusals
+def test_a_replay_in_place_behind_a_loop_cancels_none_of_its_children(h: Harness) -> None:
+    run = h.start(loops.using(id="p"))
+    h.settle()
+    plan = run.plan_replay("s")
+    assert plan.children == ()
+    # what stays has started the last ones
+    assert plan.in_place_refusals
 
 
 @pytest.mark.parametrize("when", ["cancel", "leave"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_the_children_of_the_pruned_iterations_of_a_losing_branch_are_cancelled(is_async: bool, when: str) -> None:
+def test_the_children_of_the_pruned_iterations_of_a_losing_branch_are_cancelled(
+    h: Harness, is_async: bool, when: str
+) -> None:
     @workflow(name="children.loop_loses")
     def loses(ctx: Context) -> Any:
         def quick(branch: Context) -> None:
@@ -772,90 +737,83 @@ def test_the_children_of_the_pruned_iterations_of_a_losing_branch_are_cancelled(
         await ctx.sleep("s", 30)
         return winner
 
-    with Harness() as h:
-        run = h.start(aloses if is_async else loses, id="p")
-        h.settle()
-        other = h.start(loops.using(id="other"))
-        h.settle()
-        h.advance(60)
-        h.settle()
-        assert run.state == "sleeping"
-        expected = "cancelled" if when == "cancel" else "sleeping"
-        assert {each.state for each in run.children()} == {expected}
-        assert {each.state for each in other.children()} == {"sleeping"}
-        assert len(run.children()) == 7
+    run = h.start(aloses if is_async else loses, id="p")
+    h.settle()
+    other = h.start(loops.using(id="other"))
+    h.settle()
+    h.advance(60)
+    h.settle()
+    assert run.state == "sleeping"
+    expected = "cancelled" if when == "cancel" else "sleeping"
+    assert {each.state for each in run.children()} == {expected}
+    assert {each.state for each in other.children()} == {"sleeping"}
+    assert len(run.children()) == 7
 
 
 # -- from outside
 
 
-def test_parents_and_children_of_a_handle() -> None:
-    with Harness() as h:
-        run = h.start(starts.using(id="p"), 60)
-        h.settle()
-        child = get_run("p:mail")
-        assert (child.parent, run.parent) == (run, None)
-        assert run.children() == [child] == run.children("sleeping")
-        assert run.children("completed") == [] == run.children(group="g") == child.children()
-        with pytest.raises(ValueError, match="asleep"):
-            run.children("asleep")
+def test_parents_and_children_of_a_handle(h: Harness) -> None:
+    run = h.start(starts.using(id="p"), 60)
+    h.settle()
+    child = get_run("p:mail")
+    assert (child.parent, run.parent) == (run, None)
+    assert run.children() == [child] == run.children("sleeping")
+    assert run.children("completed") == [] == run.children(group="g") == child.children()
+    with pytest.raises(ValueError, match="asleep"):
+        run.children("asleep")
 
 
-def test_a_replay_in_place_cancels_the_children_of_what_it_deletes() -> None:
-    with Harness() as h:
-        run = h.start(calls.using(id="p"), "a", 60)
-        h.settle()
-        plan = run.plan_replay("label")
-        assert plan.children == ("p:label",)
-        assert "is started again" in plan.notes[0]
-        assert "cancels the children" in plan.notes[1]
-        run.replay("label", in_place=True, plan_hash=plan.hash)
-        assert get_run("p:label").state == "cancelled"
-        assert h.finish(run).output == "done a"
-        assert get_run("p:label~1").state == "completed"
+def test_a_replay_in_place_cancels_the_children_of_what_it_deletes(h: Harness) -> None:
+    run = h.start(calls.using(id="p"), "a", 60)
+    h.settle()
+    plan = run.plan_replay("label")
+    assert plan.children == ("p:label",)
+    assert "is started again" in plan.notes[0]
+    assert "cancels the children" in plan.notes[1]
+    run.replay("label", in_place=True, plan_hash=plan.hash)
+    assert get_run("p:label").state == "cancelled"
+    assert h.finish(run).output == "done a"
+    assert get_run("p:label~1").state == "completed"
 
 
-def test_a_replay_that_keeps_an_open_child_is_refused() -> None:
-    with Harness() as h:
-        run = h.start(starts.using(id="p"), 60)
-        h.settle()
-        for in_place in (True, False):
-            with pytest.raises(ReplayRefusedError, match="have not ended"):
-                run.replay("mine", in_place=in_place)
-        h.finish("p:mail")
-        copy = run.replay("mine", id="copy")
-        assert h.finish(copy).output == ("done mine", "p:mail", "done m")
+def test_a_replay_that_keeps_an_open_child_is_refused(h: Harness) -> None:
+    run = h.start(starts.using(id="p"), 60)
+    h.settle()
+    for in_place in (True, False):
+        with pytest.raises(ReplayRefusedError, match="have not ended"):
+            run.replay("mine", in_place=in_place)
+    h.finish("p:mail")
+    copy = run.replay("mine", id="copy")
+    assert h.finish(copy).output == ("done mine", "p:mail", "done m")
 
 
-def test_a_replay_in_place_of_an_ended_parent_starts_cancelled_children_anew() -> None:
-    with Harness() as h:
-        run = h.start(starts.using(id="p"), 60, 30)
-        assert h.finish(run).state == "failed"
-        assert run.plan_replay("mine").children == ()
-        run.replay("mine", in_place=True)
-        h.settle()
-        assert get_run("p:mail~1").state == "sleeping"
+def test_a_replay_in_place_of_an_ended_parent_starts_cancelled_children_anew(h: Harness) -> None:
+    run = h.start(starts.using(id="p"), 60, 30)
+    assert h.finish(run).state == "failed"
+    assert run.plan_replay("mine").children == ()
+    run.replay("mine", in_place=True)
+    h.settle()
+    assert get_run("p:mail~1").state == "sleeping"
 
 
-def test_a_completed_child_whose_parent_may_read_it_is_not_replayed_in_place() -> None:
-    with Harness() as h:
-        run = h.start(starts.using(id="p"))
-        h.run(run)
-        h.run("p:mail")
-        child = get_run("p:mail")
-        with pytest.raises(ReplayRefusedError, match="its parent has not ended"):
-            child.replay("work", in_place=True)
-        h.finish(run)
+def test_a_completed_child_whose_parent_may_read_it_is_not_replayed_in_place(h: Harness) -> None:
+    run = h.start(starts.using(id="p"))
+    h.run(run)
+    h.run("p:mail")
+    child = get_run("p:mail")
+    with pytest.raises(ReplayRefusedError, match="its parent has not ended"):
         child.replay("work", in_place=True)
-        assert h.finish(child).state == "completed"
+    h.finish(run)
+    child.replay("work", in_place=True)
+    assert h.finish(child).state == "completed"
 
 
-def test_the_history_of_a_parent() -> None:
-    with Harness() as h:
-        run = h.start(calls.using(id="p"))
-        h.finish(run)
-        [entry] = run.history()
-        assert (entry.kind, entry.data["child"], entry.data["output"]) == ("child", "p:label", "done a")
+def test_the_history_of_a_parent(h: Harness) -> None:
+    run = h.start(calls.using(id="p"))
+    h.finish(run)
+    [entry] = run.history()
+    assert (entry.kind, entry.data["child"], entry.data["output"]) == ("child", "p:label", "done a")
 
 
 class _LooksFirst:
@@ -873,7 +831,7 @@ class _LooksFirst:
         return None if run_id == "same" and self.looks <= 2 else self.store.get(run_id)
 
 
-def test_of_two_branches_that_start_children_with_one_id_at_once_one_is_refused() -> None:
+def test_of_two_branches_that_start_children_with_one_id_at_once_one_is_refused(h: Harness) -> None:
     def branch(workflow: Any, *args: Any) -> Any:
         def body(ctx: Context) -> str:
             try:
@@ -887,9 +845,8 @@ def test_of_two_branches_that_start_children_with_one_id_at_once_one_is_refused(
     def family(ctx: Context) -> Any:
         return sorted(ctx.join("both", {"a": branch(one, "a"), "b": branch(calls, "b")}).values())
 
-    with Harness() as h:
-        run = h.start(family, id="p")
-        threaded_pass(h, "p", store=_LooksFirst(h._store))
-        started, refusal = sorted(h.finish(run).output, key=len)
-        assert refusal == f'run "same" exists already as a run of "{started}", and is not this child; choose another id'
-        assert [each.id for each in run.children()] == ["same"]
+    run = h.start(family, id="p")
+    threaded_pass(h, "p", store=_LooksFirst(h._store))
+    started, refusal = sorted(h.finish(run).output, key=len)
+    assert refusal == f'run "same" exists already as a run of "{started}", and is not this child; choose another id'
+    assert [each.id for each in run.children()] == ["same"]

@@ -12,6 +12,7 @@ from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed
 
 REASON = "rejected by the shopkeeper"
 
@@ -160,10 +161,7 @@ def test_without_a_checkpoint_it_is_refused(h: Harness, flavour: Flavour) -> Non
     async def ship(ctx: Any) -> Any:
         await ctx.compensate(REASON)
 
-    end = h.run(h.start(flavour(ship)))
-    assert end.error is not None
-    assert (end.state, end.error.type) == ("failed", "RollbackCheckpointError")
-    assert "call ctx.rollback_checkpoint(name) first" in end.error.message
+    check_failed(h.run(h.start(flavour(ship))), "RollbackCheckpointError", "call ctx.rollback_checkpoint(name) first")
 
 
 def test_a_checkpoint_of_an_inner_scope_will_do(h: Harness, flavour: Flavour) -> None:
@@ -191,10 +189,7 @@ def test_a_branch_may_not_undo_the_whole_run(h: Harness, flavour: Flavour, fork:
         await getattr(ctx, fork)("f", {"b": branch})
 
     run = h.start(flavour(ship))
-    end = h.run(run)
-    assert end.error is not None
-    assert (end.state, end.error.type) == ("failed", "ValueError")
-    assert "no place in a branch" in end.error.message
+    check_failed(h.run(run), "ValueError", "no place in a branch")
     assert undoing.undone == []
 
 
@@ -204,9 +199,7 @@ def test_the_reason_is_text(h: Harness, flavour: Flavour) -> None:
         await ctx.compensate(None)
 
     run = h.start(flavour(ship))
-    end = h.run(run)
-    assert end.error is not None
-    assert end.error.type == "TypeError"
+    check_failed(h.run(run), "TypeError")
     assert kinds(run) == []
 
 
@@ -304,9 +297,7 @@ def test_a_handler_that_fails_for_good_stops_the_run_and_recover_goes_on(h: Harn
         return "rejected"
 
     run = h.start(flavour(ship))
-    end = h.finish(run)
-    assert end.error is not None
-    assert (end.state, end.error.type) == ("failed", "ConnectionError")
+    check_failed(h.finish(run), "ConnectionError")
     assert 'the rollback handler of "b" failed' in run.summary
     assert "recover() goes on with it" in run.summary
     run.recover()
@@ -396,10 +387,7 @@ def test_code_that_no_longer_makes_it_says_so(h: Harness, flavour: Flavour) -> N
     run = h.start(flavour(ship))
     h.run(run)
     code["with"] = False
-    end = h.finish(run)
-    assert end.error is not None
-    assert end.error.type == "HistoryDivergedError"
-    assert "compensate~0" in end.error.message
+    check_failed(h.finish(run), "HistoryDivergedError", "compensate~0")
     code["removed"] = True
     run.recover()
     assert h.finish(run).output == "done"

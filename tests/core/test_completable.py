@@ -10,6 +10,7 @@ from durable import Break, Continue
 from durable.testing import Harness, SimulatedCrash
 from tests.core.answers import responses, sends
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 # -- several open ones
 
@@ -373,11 +374,12 @@ def test_one_left_open_at_the_end_of_its_scope_stops_the_run(
 
     run = h.start(flavour(ship))
     first = h.send(run, "first")
-    error = h.finish(run).error
-    assert error is not None
-    assert error.type == "MessageNotCompletedError"
-    assert f'wait "{location}" received message {first} with completable=True' in error.message
-    assert "call message.complete(...)" in error.message
+    check_failed(
+        h.finish(run),
+        "MessageNotCompletedError",
+        f'wait "{location}" received message {first} with completable=True',
+        "call message.complete(...)",
+    )
     assert "gone on" not in handled
     assert undone == []
 
@@ -496,9 +498,7 @@ def test_a_message_that_is_not_completable_cannot_be_completed(h: Harness, flavo
 
     run = h.start(flavour(ship))
     h.send(run, "a")
-    error = h.run(run).error
-    assert error is not None
-    assert "was not received with completable=True" in error.message
+    assert "was not received with completable=True" in error_of(h.run(run)).message
 
 
 def test_a_message_is_not_completed_in_a_steps_function(h: Harness) -> None:
@@ -508,9 +508,7 @@ def test_a_message_is_not_completed_in_a_steps_function(h: Harness) -> None:
 
     run = h.start(ship)
     h.send(run, "a")
-    error = h.run(run).error
-    assert error is not None
-    assert error.type == "EntryInProgressError"
+    check_failed(h.run(run), "EntryInProgressError")
 
 
 def test_the_branch_beside_cannot_complete_it(h: Harness, flavour: Flavour) -> None:

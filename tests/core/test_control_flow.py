@@ -18,6 +18,7 @@ from durable.errors import HistoryDivergedError
 from durable.testing import Harness
 from tests.core.driving import evicted_pass
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 PARKS: dict[str, Callable[[Any], Any]] = {
     "sleep": lambda ctx: ctx.sleep("wait", 60),
@@ -136,10 +137,7 @@ def test_code_cannot_swallow_a_divergence(h: Harness, flavour: Flavour, scope: A
     h.run(run)
     NEVER.clear()
     name = "new"
-    ended = h.run(run)
-    assert ended.state == "failed"
-    assert ended.error is not None
-    assert ended.error.type == "HistoryDivergedError"
+    check_failed(h.run(run), "HistoryDivergedError")
     assert NEVER == []
 
 
@@ -202,9 +200,7 @@ def test_a_missing_await_of_complete(h: Harness) -> None:
 
     run = h.start(ship)
     h.send(run, "q")
-    ended = h.run(run)
-    assert ended.error is not None
-    assert ended.error.type == "EntryInProgressError"
+    check_failed(h.run(run), "EntryInProgressError")
 
 
 def test_gather_is_refused(h: Harness) -> None:
@@ -333,9 +329,7 @@ def test_a_lazy_body_of_a_synchronous_workflow_is_refused(h: Harness, body: Any,
     def ship(ctx: Any) -> Any:
         return scope(ctx, body)
 
-    ended = h.run(h.start(ship))
-    assert ended.error is not None
-    assert "so none of its code has run" in ended.error.message
+    assert "so none of its code has run" in error_of(h.run(h.start(ship))).message
 
 
 @pytest.mark.parametrize("body", [generator, async_generator])
@@ -343,9 +337,7 @@ def test_a_generator_as_a_body_of_an_async_workflow_is_refused(h: Harness, body:
     async def ship(ctx: Any) -> Any:
         return await ctx.try_block("block", body)
 
-    ended = h.run(h.start(ship))
-    assert ended.error is not None
-    assert "so none of its code has run" in ended.error.message
+    assert "so none of its code has run" in error_of(h.run(h.start(ship))).message
 
 
 @pytest.mark.parametrize("body", [generator, async_generator])
@@ -358,9 +350,7 @@ def test_a_synchronous_workflow_that_returns_a_coroutine_is_refused(h: Harness) 
     def ship(ctx: Any) -> Any:
         return coroutine(ctx)
 
-    ended = h.run(h.start(ship))
-    assert ended.error is not None
-    assert ended.error.type == "TypeError"
+    check_failed(h.run(h.start(ship)), "TypeError")
 
 
 # -- eviction
@@ -409,10 +399,7 @@ def test_a_step_may_ask_whether_it_should_hurry(h: Harness, flavour: Flavour) ->
 
     seen = []
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.step("a", lambda: seen.append(current_step().is_evicted()))
-
-    h.start(flavour(ship), id="run")
+    h.start(flavour.calling(lambda ctx: ctx.step("a", lambda: seen.append(current_step().is_evicted()))), id="run")
     evicted_pass(h, "run", when=lambda: True, after_begin=True)
     assert seen == [True]
 
@@ -438,9 +425,7 @@ def test_a_group_of_other_ends_fails_the_run_as_before(h: Harness) -> None:
     async def fails() -> None:
         raise ValueError("broken")
 
-    ended = h.run(h.start(ship))
-    assert ended.error is not None
-    assert (ended.state, ended.error.type) == ("failed", "ExceptionGroup")
+    check_failed(h.run(h.start(ship)), "ExceptionGroup")
 
 
 async def leaves_a_task(ctx: Any) -> None:

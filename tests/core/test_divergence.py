@@ -16,6 +16,7 @@ from durable.testing import Harness
 from tests.core import undoing
 from tests.core.flavours import Flavour
 from tests.core.scopes import SCOPES, join, root
+from tests.support.errors import check_failed, error_of
 
 Body = Callable[[Any], Any]
 
@@ -153,10 +154,7 @@ def test_what_stands_for_a_step_cannot_stand_beside_it(h: Harness, flavour: Flav
     run = h.start(flavour(code.make()))
     h.run(run)
     code.text = f"removed:a {second} sleep:s"
-    stopped = h.run(run)
-    assert stopped.error is not None
-    assert stopped.error.type == "HistoryDivergedError"
-    assert '/a" is used twice' in stopped.error.message or '"a" is used twice' in stopped.error.message
+    check_failed(h.run(run), "HistoryDivergedError", 'a" is used twice')
     code.text = "removed:a sleep:s"
     run.recover()
     assert h.finish(run).state == "completed"
@@ -229,9 +227,7 @@ def test_removed_knows_the_kinds(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         await ctx.removed("a", "steps")
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert "removed knows the kinds step, loop, sleep" in error.message
+    assert "removed knows the kinds step, loop, sleep" in error_of(h.run(h.start(flavour(ship)))).message
 
 
 # -- versions
@@ -310,9 +306,7 @@ def test_a_version_is_a_number(h: Harness, flavour: Flavour, latest: Any) -> Non
     async def ship(ctx: Any) -> Any:
         await ctx.get_version("gate", latest)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert "latest must be a whole number of at least 1" in error.message
+    assert "latest must be a whole number of at least 1" in error_of(h.run(h.start(flavour(ship)))).message
 
 
 def test_versions_and_removals_are_crash_proof(h: Harness, flavour: Flavour) -> None:
@@ -374,14 +368,10 @@ def test_a_changed_set_of_branches_is_noticed(h: Harness, flavour: Flavour) -> N
     async def rest(ctx: Any) -> Any:
         await ctx.sleep("rest", 60)
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.join("join", dict.fromkeys(names, rest))
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("join", dict.fromkeys(names, rest))))
     h.run(run)
     names[:] = ["a", "c"]
-    error = h.run(run).error
-    assert error is not None
+    error = error_of(h.run(run))
     assert "was begun with the branches ['a', 'b'], the code now has ['a', 'c'] (b, c changed)" in error.message
 
 
@@ -391,10 +381,7 @@ def test_an_error_names_the_first_of_many_branches(h: Harness, flavour: Flavour)
     async def rest(ctx: Any) -> Any:
         await ctx.sleep("rest", 60)
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.join("join", dict.fromkeys(names, rest))
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("join", dict.fromkeys(names, rest))))
     h.run(run)
     del names[-30:]
     error = h.run(run).error
@@ -490,9 +477,7 @@ def test_after_the_grace_period_it_stops(flavour: Flavour) -> None:
         h.run(run)
         begun = h.now
         code.text = "step:b sleep:s"
-        ended = h.finish(run)
-        assert ended.error is not None
-        assert ended.error.type == "HistoryDivergedError"
+        check_failed(h.finish(run), "HistoryDivergedError")
         assert 600 <= (h.now - begun).total_seconds() - 60 <= 660
         run.recover()
         assert h.run(run).state == "sleeping", "a new grace period"

@@ -14,6 +14,7 @@ from durable import Break, CriticalError, RollbackError
 from durable.errors import JoinError, RaceError
 from durable.testing import Harness
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed
 
 
 def raising(error: BaseException) -> Any:
@@ -105,9 +106,7 @@ def test_try_step_does_not_catch_contract_errors(h: Harness, flavour: Flavour) -
         await ctx.try_step("a", lambda: 1, catch=every)
 
     for workflow, expected in ((ship, "PayloadError"), (twice, "HistoryDivergedError")):
-        error = h.run(h.start(flavour(workflow))).error
-        assert error is not None
-        assert error.type == expected
+        check_failed(h.run(h.start(flavour(workflow))), expected)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +118,7 @@ def test_try_step_does_not_catch_contract_errors(h: Harness, flavour: Flavour) -
     ],
 )
 def test_an_unknown_kind_is_refused(h: Harness, call: Any) -> None:
-    error = h.run(h.start(lambda ctx: call(ctx))).error
-    assert error is not None
-    assert error.type == "ValueError"
-    assert "catch knows the kinds" in error.message
+    check_failed(h.run(h.start(lambda ctx: call(ctx))), "ValueError", "catch knows the kinds")
 
 
 # -- blocks
@@ -328,9 +324,5 @@ def test_a_workflow_that_calls_sys_exit_fails_and_takes_no_worker_along(h: Harne
     async def leave(ctx: Any) -> Any:
         sys.exit(3)
 
-    error = h.run(h.start(flavour(leave))).error
-    assert error is not None
-    assert (error.type, "sys.exit(3)" in error.message) == ("RuntimeError", True)
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert (error.type, "sys.exit('enough')" in error.message) == ("JoinError", True)
+    check_failed(h.run(h.start(flavour(leave))), "RuntimeError", "sys.exit(3)")
+    check_failed(h.run(h.start(flavour(ship))), "JoinError", "sys.exit('enough')")

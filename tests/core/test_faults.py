@@ -21,6 +21,7 @@ from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 
 @dataclass
@@ -294,10 +295,7 @@ def test_9_an_entry_that_the_code_does_not_visit_is_noticed_at_the_root(h: Harne
     run = h.start(flavour(ship))
     h.run(run)
     steps.pop()
-    error = h.run(run).error
-    assert error is not None
-    assert error.type == "HistoryDivergedError"
-    assert 'the code ended, but the history goes on with "b", "rest"' in error.message
+    check_failed(h.run(run), "HistoryDivergedError", 'the code ended, but the history goes on with "b", "rest"')
 
 
 def test_what_the_code_does_not_visit_is_listed_in_the_order_of_the_records(h: Harness, flavour: Flavour) -> None:
@@ -319,9 +317,7 @@ def test_what_the_code_does_not_visit_is_listed_in_the_order_of_the_records(h: H
     run = h.start(flavour(ship))
     h.run(run)
     is_old.clear()
-    error = h.run(run).error
-    assert error is not None
-    assert 'but the history goes on with "z", "m", "b"' in error.message
+    assert 'but the history goes on with "z", "m", "b"' in error_of(h.run(run)).message
 
 
 def test_10_a_bad_deploy_does_not_compensate(h: Harness, flavour: Flavour) -> None:
@@ -453,8 +449,7 @@ def test_12_code_that_kills_the_process_between_steps_stops_at_last(h: Harness, 
         with suppress(SimulatedCrash):
             if h.run(run).state == "failed":
                 break
-    assert run.error is not None
-    assert run.error.type == "RunCrashedError"
+    check_failed(run, "RunCrashedError")
     assert 5 <= len(passes) <= 7
     assert h._store._runs[run.id].crashes == 5, "operators see how many workers it crashed"
     run.recover()

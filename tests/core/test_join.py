@@ -13,6 +13,7 @@ from durable.testing import Harness
 from tests.core.branches import failing, sleeping, stepping, waiting
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 
 def joined(branches: dict[str, Any]) -> Any:
@@ -46,10 +47,7 @@ def test_all_settle_before_it_fails(h: Harness, flavour: Flavour) -> None:
     assert parked.state == "sleeping"
     assert parked.wake_at == h.now + timedelta(seconds=60)
     assert calls == ["done"]
-    ended = h.finish(run)
-    assert ended.error is not None
-    assert ended.error.type == "JoinError"
-    assert 'join failed: branch "bad": StepExhaustedError' in ended.error.message
+    check_failed(h.finish(run), "JoinError", 'join failed: branch "bad": StepExhaustedError')
     branches = run.history()[0].data["branches"]
     assert {name: each["status"] for name, each in branches.items()} == {
         "bad": "failed",
@@ -129,34 +127,29 @@ def test_says_what_is_wrong_with_a_call(h: Harness, flavour: Flavour, call: Any,
     async def ship(ctx: Any) -> Any:
         await call(ctx)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert text in error.message
+    assert text in error_of(h.run(h.start(flavour(ship)))).message
 
 
 def test_branches_are_a_dict(h: Harness) -> None:
-    error = h.run(h.start(lambda ctx: ctx.join("j", [len]))).error
-    assert error is not None
-    assert "a dict of name to function, not list" in error.message
+    assert "a dict of name to function, not list" in error_of(h.run(h.start(lambda ctx: ctx.join("j", [len])))).message
 
 
 def test_an_output_of_a_branch_that_the_codec_refuses_stops_the_run(h: Harness, flavour: Flavour) -> None:
     async def unrecordable(ctx: Any) -> Any:
         return object()
 
-    error = h.run(h.start(flavour(joined({"a": unrecordable, "b": stepping(1)})))).error
-    assert error is not None
-    assert error.type == "PayloadError"
-    assert 'the output of branch "a" of "join"' in error.message
+    check_failed(
+        h.run(h.start(flavour(joined({"a": unrecordable, "b": stepping(1)})))),
+        "PayloadError",
+        'the output of branch "a" of "join"',
+    )
 
 
 def test_the_location_of_a_branch_has_a_limit(h: Harness, flavour: Flavour) -> None:
     async def deeper(ctx: Any) -> Any:
         await ctx.join("n" * 128, {"b" * 128: deeper})
 
-    error = h.run(h.start(flavour(deeper))).error
-    assert error is not None
-    assert "shorten the names" in error.message
+    assert "shorten the names" in error_of(h.run(h.start(flavour(deeper)))).message
 
 
 def test_deeply_nested_ones_with_threads_do_not_wait_for_each_other(h: Harness, flavour: Flavour) -> None:
@@ -206,9 +199,7 @@ def test_as_many_branches_run_as_it_says_in_the_order_of_the_code(h: Harness, fl
 
 def test_a_branch_that_fails_makes_room_for_the_next(h: Harness, flavour: Flavour) -> None:
     run = h.start(flavour(bounded({"bad": failing, "good": sleeping(60, 1), "last": stepping(2)}, 1)))
-    ended = h.finish(run)
-    assert ended.error is not None
-    assert ended.error.type == "JoinError"
+    check_failed(h.finish(run), "JoinError")
     assert _begun(run) == {"bad": "failed", "good": "completed", "last": "completed"}
 
 
@@ -222,10 +213,7 @@ def test_another_bound_in_newer_code_begins_no_branch_anew(h: Harness, flavour: 
     bounds = [2, to]
     branches = {"a": sleeping(60, 1), "b": sleeping(30, 2), "c": sleeping(60, 3), "d": stepping(4)}
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.join("join", branches, at_once=bounds[0])
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("join", branches, at_once=bounds[0])))
     h.run(run)
     bounds.pop(0)
     h.advance(30)
@@ -243,8 +231,7 @@ def test_another_bound_in_newer_code_begins_no_branch_anew(h: Harness, flavour: 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2"])
 def test_a_bound_is_a_number_from_one_on(h: Harness, flavour: Flavour, wrong: Any) -> None:
     ended = h.run(h.start(flavour(bounded({"a": stepping(1)}, wrong))))
-    assert ended.error is not None
-    assert "at_once is how many branches run at a time, a number from 1 on, or None" in ended.error.message
+    assert "at_once is how many branches run at a time, a number from 1 on, or None" in error_of(ended).message
 
 
 def test_no_more_threads_or_tasks_than_the_bound_are_in_branches(h: Harness, flavour: Flavour) -> None:

@@ -15,6 +15,7 @@ from durable.core.links import Address, HiddenTokens, queue_of
 from durable.errors import LinkAddressError, LinkTimeoutError, MessageTimeoutError
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 JSON = {"Content-Type": "application/json"}
 
@@ -163,10 +164,7 @@ def test_when_nobody_answers_it_raises_and_the_link_is_closed(h: Harness, flavou
 
 def test_a_run_that_does_not_catch_it_fails_with_it(h: Harness, flavour: Flavour) -> None:
     run = h.start(flavour(ordering([], timeout="3 days")))
-    end = h.finish(run)
-    assert end.state == "failed"
-    assert end.error is not None
-    assert end.error.type == "LinkTimeoutError"
+    check_failed(h.finish(run), "LinkTimeoutError")
 
 
 def test_an_answer_in_time_counts_however_late_the_worker_is(h: Harness, flavour: Flavour) -> None:
@@ -560,10 +558,7 @@ def test_stand_ins_are_replaced_both_ways() -> None:
 )
 def test_a_verify_that_nobody_can_import_stops_the_run(h: Harness, flavour: Flavour, verify: Any, message: str) -> None:
     run = h.start(flavour(ordering([], verify=verify)))
-    end = h.run(run)
-    assert end.state == "failed"
-    assert end.error is not None
-    assert message in end.error.message
+    assert message in error_of(h.run(run)).message
 
 
 @pytest.mark.parametrize("verify", [never, f"{__name__}.never", f"{__name__}:never", f"{__name__}.forgets"])
@@ -584,8 +579,6 @@ def test_without_an_address_of_the_project_the_run_stops_and_goes_on_later(
     with monkeypatch.context() as patch:
         patch.setattr(link_tokens, "address", lambda *, in_test=False: Address(problem=link_tokens.NO_HOST))
         end = h.run(run)
-    assert end.state == "failed"
-    assert end.error is not None
-    assert end.error.type == LinkAddressError.__name__
+    check_failed(end, LinkAddressError.__name__)
     run.recover()
     assert h.run(run).state == "sleeping"

@@ -12,6 +12,7 @@ from durable.core.records import Batch, Committed
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 
 def locations(run: Any) -> list[str]:
@@ -121,10 +122,7 @@ def test_a_state_that_the_codec_refuses_stops_the_run(h: Harness, flavour: Flavo
 
         await ctx.loop("loop", body, state=1)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert error.type == "PayloadError"
-    assert 'the state of loop "loop"' in error.message
+    check_failed(h.run(h.start(flavour(ship))), "PayloadError", 'the state of loop "loop"')
 
 
 @pytest.mark.parametrize(
@@ -136,9 +134,7 @@ def test_a_state_that_the_codec_refuses_stops_the_run(h: Harness, flavour: Flavo
     ],
 )
 def test_says_what_is_wrong_with_a_call(h: Harness, flavour: Flavour, options: dict[str, Any], text: str) -> None:
-    error = h.run(h.start(flavour(counting(3, **options)))).error
-    assert error is not None
-    assert text in error.message
+    assert text in error_of(h.run(h.start(flavour(counting(3, **options))))).message
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from durable.errors import InvalidTransitionError, MessageRefusedError, MessageT
 from durable.testing import Harness, SimulatedCrash
 from tests.core.answers import responses, sends
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 
 def states(h: Harness, run_id: str) -> list[str]:
@@ -160,9 +161,7 @@ def test_says_what_is_wrong_with_a_call(h: Harness, flavour: Flavour, act: Any, 
     async def ship(ctx: Any) -> Any:
         await act(ctx.queue)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert text in error.message
+    assert text in error_of(h.run(h.start(flavour(ship)))).message
 
 
 def test_queues_of_any_name(h: Harness, flavour: Flavour) -> None:
@@ -458,10 +457,11 @@ def test_code_that_now_completes_what_was_refused_has_diverged(h: Harness, flavo
     h.send(run, "order")
     h.settle()
     refuses = False
-    error = h.finish(run).error
-    assert error is not None
-    assert error.type == "HistoryDivergedError"
-    assert 'a message of "order" is recorded as refused, but the code has it completed' in error.message
+    check_failed(
+        h.finish(run),
+        "HistoryDivergedError",
+        'a message of "order" is recorded as refused, but the code has it completed',
+    )
     refuses = True
     run.recover()
     assert h.finish(run).state == "completed"
@@ -503,9 +503,7 @@ def test_after_the_block_that_completed_it_there_is_nothing_to_refuse(h: Harness
 
     run = h.start(flavour(nested))
     h.send(run, "order")
-    error = h.finish(run).error
-    assert error is not None
-    assert "has been completed already" in error.message
+    assert "has been completed already" in error_of(h.finish(run)).message
 
 
 @pytest.mark.parametrize(
@@ -524,9 +522,7 @@ def test_the_reason_is_checked(h: Harness, flavour: Flavour, reason: Any, kind: 
 
     run = h.start(flavour(refuses))
     h.send(run, "order")
-    error = h.finish(run).error
-    assert error is not None
-    assert (error.type, text in error.message) == (kind, True)
+    check_failed(h.finish(run), kind, text)
 
 
 def test_a_message_that_is_not_completable_cannot_be_refused(h: Harness, flavour: Flavour) -> None:
@@ -536,9 +532,7 @@ def test_a_message_that_is_not_completable_cannot_be_refused(h: Harness, flavour
 
     run = h.start(flavour(refuses))
     h.send(run, "order")
-    error = h.finish(run).error
-    assert error is not None
-    assert "was not received with completable=True, so it cannot be refused" in error.message
+    assert "was not received with completable=True, so it cannot be refused" in error_of(h.finish(run)).message
 
 
 def test_hostile_reasons_arrive_as_they_were_given(h: Harness, flavour: Flavour) -> None:

@@ -23,6 +23,7 @@ from durable.models import Run
 from durable.testing import Harness, Pass
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed
 
 ledger: list[str] = []
 
@@ -128,9 +129,7 @@ def stopped(h: Harness, flavour: Flavour, shop: Shop) -> tuple[Any, Pass]:
 
 
 def check_whole(end: Pass, kind: str) -> None:
-    assert end.state == "failed"
-    assert end.error is not None
-    assert end.error.type == kind
+    check_failed(end, kind)
     assert ledger == ["charge"]
 
 
@@ -186,8 +185,7 @@ def test_an_error_of_another_class_fails_the_run_and_is_compensated(
 
     run, end = stopped(h, flavour, Shop(fail))
     assert (end.state, ledger) == ("failed", ["charge", "refund"])
-    assert end.error is not None
-    assert end.error.type == type(error).__name__
+    check_failed(end, type(error).__name__)
     assert "mistake" not in run.summary
 
 
@@ -256,8 +254,7 @@ def test_a_mistake_in_a_body_stops_the_run_as_one(h: Harness, flavour: Flavour, 
     run = h.start(flavour(ship))
     end = h.run(run)
     assert (end.state, ledger) == ("failed", ["charge", "before"])
-    assert end.error is not None
-    assert end.error.type == kind
+    check_failed(end, kind)
     assert "a mistake in the code" in run.summary
     code["wrong"] = mended
     run.recover()
@@ -288,9 +285,7 @@ def test_the_siblings_of_a_mistaken_branch_keep_what_they_did(h: Harness, flavou
         return await ctx.join("j", {"one": one, "two": two, "three": three})
 
     run = h.start(flavour(ship))
-    end = h.finish(run)
-    assert end.error is not None
-    assert end.error.type == "NameError"
+    check_failed(h.finish(run), "NameError")
     code["wrong"] = mended
     run.recover()
     assert h.finish(run).output == {"one": 1, "two": 2, "three": 3}
@@ -359,9 +354,7 @@ def test_a_mistake_before_the_end_of_the_history_is_reported_as_one(h: Harness, 
     shop = Shop(good)
     run, _ = stopped(h, flavour, shop)
     shop.following = undefined
-    end = h.finish(run)
-    assert end.error is not None
-    assert end.error.type == "NameError"
+    check_failed(h.finish(run), "NameError")
     shop.following = good
     run.recover()
     assert h.finish(run).output == "shipped"
@@ -384,9 +377,7 @@ def test_a_mistake_before_the_end_of_the_history_cannot_be_caught(h: Harness, fl
 
     run, _ = stopped(h, flavour, Shop(catching))
     code["wrong"] = missing_key
-    end = h.finish(run)
-    assert end.error is not None
-    assert end.error.type == "KeyError"
+    check_failed(h.finish(run), "KeyError")
     code["wrong"] = mended
     run.recover()
     assert h.finish(run).output == "shipped"

@@ -15,6 +15,7 @@ from tests.core import undoing
 from tests.core.branches import failing, sleeping, stepping, waiting
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 
 def raced(branches: dict[str, Any]) -> Any:
@@ -60,15 +61,11 @@ def test_one_that_fails_does_not_win(h: Harness, flavour: Flavour) -> None:
 
 
 def test_all_failed(h: Harness, flavour: Flavour) -> None:
-    ended = h.finish(h.start(flavour(raced({"one": failing, "two": failing}))))
-    assert ended.error is not None
-    assert ended.error.type == "RaceError"
+    check_failed(h.finish(h.start(flavour(raced({"one": failing, "two": failing})))), "RaceError")
 
 
 def test_needs_a_branch(h: Harness, flavour: Flavour) -> None:
-    error = h.run(h.start(flavour(raced({})))).error
-    assert error is not None
-    assert 'race "race" needs at least one branch' in error.message
+    assert 'race "race" needs at least one branch' in error_of(h.run(h.start(flavour(raced({}))))).message
 
 
 def test_is_crash_proof(h: Harness, flavour: Flavour) -> None:
@@ -102,9 +99,7 @@ def test_a_losers_completed_steps_with_a_handler_stay(h: Harness, flavour: Flavo
         raise ValueError("late")
 
     run = h.start(flavour(ship))
-    ended = h.finish(run)
-    assert ended.error is not None
-    assert ended.error.type == "ValueError"
+    check_failed(h.finish(run), "ValueError")
     assert undoing.undone == ["second", "charged"]
     assert locations(run) == ["from here", "race", "race/slow/charge", "race/fast/a", "rest", "charge"]
 

@@ -62,10 +62,7 @@ def test_it_gets_all_its_attempts_again(h: Harness, flavour: Flavour) -> None:
         calls.append(current_step().attempt)
         raise ValueError
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.step("a", fail, max_retries=1)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.step("a", fail, max_retries=1)))
     h.finish(run)
     run.recover()
     assert h.finish(run).state == "failed"
@@ -94,10 +91,7 @@ def test_an_error_of_the_workflows_own_code_goes_on_once_the_code_is_mended(h: H
 
 @pytest.mark.parametrize("state", ["pending", "sleeping", "paused", "completed", "cancelled"])
 def test_only_a_failed_run_can_be_recovered(h: Harness, flavour: Flavour, state: str) -> None:
-    async def ship(ctx: Any) -> Any:
-        await ctx.sleep("rest", 60)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.sleep("rest", 60)))
     if state != "pending":
         h.run(run)
     if state == "paused":
@@ -159,10 +153,7 @@ def test_a_branch_that_failed_deep_inside(h: Harness, flavour: Flavour) -> None:
     async def outer(ctx: Any) -> Any:
         return (await ctx.try_block("block", block, catch=[])).value
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.join("outer", {"y": outer})
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("outer", {"y": outer})))
     assert h.run(run).state == "failed"
     world.mend()
     run.recover()
@@ -178,10 +169,7 @@ def test_a_branch_whose_own_code_failed(h: Harness, flavour: Flavour) -> None:
             raise KeyError("bug")
         return "done"
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.join("join", {"a": body})
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("join", {"a": body})))
     h.run(run)
     state["broken"] = False
     run.recover()

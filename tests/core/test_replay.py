@@ -135,10 +135,7 @@ def test_what_stays_keeps_its_key(h: Harness, flavour: Flavour) -> None:
     async def failing(ctx: Any) -> Any:
         return await ctx.step("f", fail_once, "f", retry_backoff_base=60, retry_backoff_max=60)
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.join("j", {"good": world.branch("g"), "bad": failing})
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("j", {"good": world.branch("g"), "bad": failing})))
     h.run(run)
     run.replay("j/good/g", in_place=True)
     assert h.finish(run).output == {"good": ["g2"], "bad": "f"}
@@ -268,10 +265,7 @@ def test_a_branch_that_recorded_nothing_is_a_place(h: Harness, flavour: Flavour,
 
         return body
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.join("j", {"a/b": branch("a/b"), "c": branch("c")})
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("j", {"a/b": branch("a/b"), "c": branch("c")})))
     h.finish(run)
     entered.clear()
     h.finish(run.replay("j/a%2Fb", in_place=in_place))
@@ -285,10 +279,7 @@ def test_an_iteration_that_was_pruned_is_a_place(h: Harness, flavour: Flavour) -
         await world.step(ctx, "count")
         return Break(number) if number == 3 else Continue(number + 1)
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.loop("l", body, state=0, history_prune_interval=1)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.loop("l", body, state=0, history_prune_interval=1)))
     h.finish(run)
     assert run.plan_replay("l/~0").boundary == "l"
     with pytest.raises(EntryNotFoundError):
@@ -316,10 +307,7 @@ def test_a_branch_that_failed_and_stays_is_reported(h: Harness, flavour: Flavour
     async def failing(ctx: Any) -> Any:
         raise CriticalError("no")
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.join("j", {"good": world.branch("g"), "bad": failing})
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("j", {"good": world.branch("g"), "bad": failing})))
     assert h.finish(run).state == "failed"
     assert run.plan_replay("j/good").notes == (
         '"j/bad" has failed and stays so: replay from there to have it run again',
@@ -353,10 +341,7 @@ def test_a_deadline_in_a_branch_that_stays(h: Harness, flavour: Flavour, in_plac
     async def sleeping(ctx: Any) -> Any:
         await ctx.sleep("rest", 100)
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.join("j", {"sleeping": sleeping, "x": world.branch("x")})
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("j", {"sleeping": sleeping, "x": world.branch("x")})))
     h.run(run)
     h.advance(40)
     begun = h.now
@@ -365,14 +350,11 @@ def test_a_deadline_in_a_branch_that_stays(h: Harness, flavour: Flavour, in_plac
 
 
 def test_sends_are_made_again_and_the_plan_says_so(h: Harness, flavour: Flavour, in_place: bool) -> None:
-    async def inbox(ctx: Any) -> Any:
-        await ctx.queue.next("wait", ["never"])
-
     async def ship(ctx: Any) -> Any:
         await ctx.queue.send("mail", 1, to="other")
         await ctx.queue.send("mail", 2, to="other")
 
-    h.start(flavour(inbox), id="other")
+    h.start(flavour.calling(lambda ctx: ctx.queue.next("wait", ["never"])), id="other")
     run = h.start(flavour(ship))
     h.run(run)
     assert run.plan_replay("send~1").resends == ("send~1",)
@@ -404,10 +386,7 @@ def test_what_a_pruned_wait_received_returns_too(h: Harness, flavour: Flavour, i
         got = [*got, (await ctx.queue.next("wait", ["mail"])).body]
         return Break(got) if len(got) == 4 else Continue(got)
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.loop("l", body, state=[], history_prune_interval=1)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.loop("l", body, state=[], history_prune_interval=1)))
     for number in range(4):
         h.send(run, "mail", number)
     assert h.finish(run).output == [0, 1, 2, 3]
@@ -628,10 +607,7 @@ def test_what_stays_must_not_be_under_way(h: Harness, flavour: Flavour) -> None:
     async def looking(ctx: Any) -> Any:
         await ctx.step("look", look, ctx.run_id)
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.join("j", {"a": world.branch("a"), "b": looking})
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.join("j", {"a": world.branch("a"), "b": looking})))
     h.run(run)
     assert seen[0].refusals == ('"j/b" would stay and is being run now: pause the run, or wait until that has ended',)
     assert run.plan_replay("j/a/a").refusals == ()
@@ -693,10 +669,7 @@ def test_an_attempt_makes_a_plan_stale(h: Harness, flavour: Flavour) -> None:
 
 
 def test_a_worker_whose_lease_ran_out_writes_nothing_to_what_is_replayed(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        await ctx.sleep("rest", 60)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.sleep("rest", 60)))
     h.run(run)
     zombie = h._store.claim_run(run.id, now=h.now, lease_until=h.now, worker="zombie")
     assert zombie is not None

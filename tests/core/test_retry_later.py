@@ -14,6 +14,7 @@ from durable.testing import Harness
 from tests.core import undoing
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 
 class Asking:
@@ -133,8 +134,7 @@ def test_an_attempt_counts_by_default(h: Harness, flavour: Flavour) -> None:
     asking = Asking(times=9)
     failed = h.finish(h.start(flavour(one_step(flavour.function(asking), max_retries=2))))
     assert asking.attempts == [1, 2, 3]
-    assert failed.error is not None
-    assert failed.error.type == "StepExhaustedError"
+    check_failed(failed, "StepExhaustedError")
 
 
 def test_with_counts_false_it_does_not(h: Harness, flavour: Flavour) -> None:
@@ -285,10 +285,7 @@ def test_outside_a_step_it_stops_the_run_and_says_what_to_do(h: Harness, flavour
         raise RetryLater("30 s")
 
     run = h.start(flavour(ship))
-    error = h.run(run).error
-    assert error is not None
-    assert error.type == "OutsideStepError"
-    assert "raise it in a step's function, whose attempt it ends" in error.message
+    check_failed(h.run(run), "OutsideStepError", "raise it in a step's function, whose attempt it ends")
     assert undoing.undone == []
 
 
@@ -360,9 +357,8 @@ def test_a_replay_keeps_the_recorded_moment(h: Harness) -> None:
 
 @pytest.mark.parametrize("jitter", [-0.1, 1.1, "0.2", True, None, float("nan")])
 def test_jitter_is_checked(h: Harness, jitter: Any) -> None:
-    error = h.run(h.start(one_step(int, retry_jitter=jitter))).error
-    assert error is not None
-    assert "retry_jitter must be a number from 0 to 1" in error.message
+    ended = h.run(h.start(one_step(int, retry_jitter=jitter)))
+    assert "retry_jitter must be a number from 0 to 1" in error_of(ended).message
 
 
 def test_a_rollback_handler_has_the_jitter_of_its_step() -> None:

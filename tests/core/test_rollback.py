@@ -12,6 +12,7 @@ from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.driving import evicted_pass
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed
 
 
 async def charge(ctx: Any, name: str, **options: Any) -> Any:
@@ -31,10 +32,7 @@ def failing_after(*names: str, error: BaseException | None = None) -> Any:
 @pytest.mark.parametrize("error", [ValueError("x"), CriticalError("x"), RollbackError("x"), ZeroDivisionError("x")])
 def test_any_error_that_leaves_the_workflow_compensates(h: Harness, flavour: Flavour, error: Exception) -> None:
     run = h.start(flavour(failing_after("a", "b", "c", error=error)))
-    ended = h.run(run)
-    assert ended.state == "failed"
-    assert ended.error is not None
-    assert ended.error.type == type(error).__name__
+    check_failed(h.run(run), type(error).__name__)
     assert undoing.undone == ["c", "b", "a"]
     assert all(each.rollback_completed_at for each in run.history()[1:])
 
@@ -121,10 +119,7 @@ def test_needs_a_checkpoint_before_it(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         await ctx.step("a", lambda: calls.append(1), rollback=undoing.undo)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert error.type == "RollbackCheckpointError"
-    assert "call ctx.rollback_checkpoint(name) first" in error.message
+    check_failed(h.run(h.start(flavour(ship))), "RollbackCheckpointError", "call ctx.rollback_checkpoint(name) first")
     assert calls == []
 
 
@@ -166,10 +161,9 @@ def test_a_handler_that_cannot_be_imported_is_refused_at_once(h: Harness, flavou
         await ctx.rollback_checkpoint("from here")
         await ctx.step("a", lambda: calls.append(2), rollback=closure if handler == "closure" else handler)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert error.type == "TypeError"
-    assert "a rollback handler must be a function at the top level of a module" in error.message
+    check_failed(
+        h.run(h.start(flavour(ship))), "TypeError", "a rollback handler must be a function at the top level of a module"
+    )
     assert calls == []
 
 
@@ -180,10 +174,7 @@ def test_arguments_of_a_step_with_a_handler_have_to_encode(h: Harness, flavour: 
         await ctx.rollback_checkpoint("from here")
         await ctx.step("a", lambda given: calls.append(1), object(), rollback=undoing.undo)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert error.type == "PayloadError"
-    assert 'the arguments of step "a"' in error.message
+    check_failed(h.run(h.start(flavour(ship))), "PayloadError", 'the arguments of step "a"')
     assert calls == []
 
 
@@ -228,10 +219,7 @@ def test_a_failing_handler_is_retried_with_the_steps_policy(h: Harness, flavour:
     assert entry.rollback_error.message == "first"
     h.advance(10)
     assert h.run(run).wake_at == h.now + timedelta(seconds=20)
-    ended = h.finish(run)
-    assert ended.state == "failed"
-    assert ended.error is not None
-    assert ended.error.type == "ValueError"
+    check_failed(h.finish(run), "ValueError")
     assert undoing.undone == ["b", "a"]
     assert run.history()[2].rollback_error is None
 
@@ -250,10 +238,7 @@ def test_a_handler_that_fails_for_good_stops_it_and_recover_goes_on(h: Harness, 
     assert undoing.undone == []
     run.recover()
     assert run.state == "rolling_back"
-    ended = h.finish(run)
-    assert ended.state == "failed"
-    assert ended.error is not None
-    assert ended.error.type == "ValueError"
+    check_failed(h.finish(run), "ValueError")
     assert undoing.undone == ["b", "a"]
 
 

@@ -13,6 +13,7 @@ from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 
 class Importing:
@@ -173,15 +174,12 @@ def test_more_than_4_kib_is_refused(h: Harness, flavour: Flavour) -> None:
 
 
 def test_a_value_that_cannot_be_recorded_is_refused(h: Harness) -> None:
-    error = h.run(h.start(one_step(lambda: current_step().save(object())))).error
-    assert error is not None
-    assert error.type == "PayloadError"
+    check_failed(h.run(h.start(one_step(lambda: current_step().save(object())))), "PayloadError")
 
 
 def test_an_atomic_step_has_no_heartbeat(h: Harness) -> None:
-    error = h.run(h.start(one_step(int, atomic=True, heartbeat=1))).error
-    assert error is not None
-    assert "an atomic step has no heartbeat" in error.message
+    ended = h.run(h.start(one_step(int, atomic=True, heartbeat=1)))
+    assert "an atomic step has no heartbeat" in error_of(ended).message
 
 
 def test_a_rollback_handler_cannot_save(h: Harness) -> None:
@@ -203,9 +201,7 @@ def saving_handler(rollback: Any, output: Any) -> None:
 
 @pytest.mark.parametrize("heartbeat", [-1, "soon", float("inf"), [1], True])
 def test_a_heartbeat_is_checked(h: Harness, heartbeat: Any) -> None:
-    error = h.run(h.start(one_step(int, heartbeat=heartbeat))).error
-    assert error is not None
-    assert "heartbeat" in error.message
+    assert "heartbeat" in error_of(h.run(h.start(one_step(int, heartbeat=heartbeat)))).message
 
 
 @pytest.mark.parametrize("value", [None, 0, "", {"a": [1, (2, 3)]}, "\x00\ud800\U0001f600"])
@@ -303,7 +299,8 @@ def test_signs_do_not_extend_the_timeout(h: Harness) -> None:
             current_step().save(None)
             time.sleep(0.01)
 
-    error = h.run(h.start(one_step(work, heartbeat=60, timeout=0.3))).error
-    assert error is not None
-    assert error.type == "CriticalError"
-    assert "ran longer than its timeout of 0.3 s" in error.message
+    check_failed(
+        h.run(h.start(one_step(work, heartbeat=60, timeout=0.3))),
+        "CriticalError",
+        "ran longer than its timeout of 0.3 s",
+    )

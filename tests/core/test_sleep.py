@@ -64,11 +64,8 @@ def test_below_the_setting_it_waits_in_memory(h: Harness, flavour: Flavour) -> N
 
 
 def test_short_sleep_of_zero_makes_every_sleep_yield(flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        await ctx.sleep("short", 0.001)
-
     with Harness(now=START, short_sleep=0) as h:
-        assert h.run(h.start(flavour(ship))).state == "sleeping"
+        assert h.run(h.start(flavour.calling(lambda ctx: ctx.sleep("short", 0.001)))).state == "sleeping"
 
 
 @pytest.mark.parametrize(
@@ -305,17 +302,11 @@ def test_an_upstream_that_names_a_moment_beyond_the_calendar_is_waited_for_as_lo
     def call() -> None:
         raise RetryLater("Fri, 31 Dec 9999 23:59:59 -0500")
 
-    async def ship(ctx: Any) -> None:
-        await ctx.step("call", flavour.function(call))
-
-    assert h.run(h.start(flavour(ship))).wake_at == LATEST
+    assert h.run(h.start(flavour.calling(lambda ctx: ctx.step("call", flavour.function(call))))).wake_at == LATEST
 
 
 def test_never_may_be_written_as_the_last_moment(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> None:
-        await ctx.sleep_until("rest", datetime.max.replace(tzinfo=UTC))
-
-    parked = h.run(h.start(flavour(ship)))
+    parked = h.run(h.start(flavour.calling(lambda ctx: ctx.sleep_until("rest", datetime.max.replace(tzinfo=UTC)))))
     assert parked.state == "sleeping"
     assert parked.wake_at is not None
     assert parked.wake_at > NOW + timedelta(days=2_900_000)

@@ -77,63 +77,59 @@ def held(h: Harness, *ids: str, location: str | None = None) -> list[str]:
 
 
 @both_open
-def test_a_run_holds_its_slot_from_its_first_pass_to_its_end(job: Any) -> None:
-    with Harness() as h:
-        one, two = h.start(job, "acme", id="one"), h.start(job, "acme", id="two")
-        other = h.start(job, "emca", id="other")
-        h.settle()
-        assert get_run("two").info().summary == "number 1 in line for slots-open/acme (1 of 1 held)"
-        assert held(h, "one", "two", "other") == ["one", "other"]
-        assert h.peek(two).wake_at is None
-        h.advance(60)
-        h.settle()
-        assert h.peek(one).state == h.peek(other).state == "completed"
-        assert held(h, "two") == ["two"]
-        h.finish(two)
-        assert CALLS == ["acme", "emca", "acme"]
-        assert h._store.slots(["one", "two", "other"]) == []
+def test_a_run_holds_its_slot_from_its_first_pass_to_its_end(h: Harness, job: Any) -> None:
+    one, two = h.start(job, "acme", id="one"), h.start(job, "acme", id="two")
+    other = h.start(job, "emca", id="other")
+    h.settle()
+    assert get_run("two").info().summary == "number 1 in line for slots-open/acme (1 of 1 held)"
+    assert held(h, "one", "two", "other") == ["one", "other"]
+    assert h.peek(two).wake_at is None
+    h.advance(60)
+    h.settle()
+    assert h.peek(one).state == h.peek(other).state == "completed"
+    assert held(h, "two") == ["two"]
+    h.finish(two)
+    assert CALLS == ["acme", "emca", "acme"]
+    assert h._store.slots(["one", "two", "other"]) == []
 
 
-def test_a_run_holds_its_slot_while_a_worker_passes_it() -> None:
-    with Harness() as h:
-        for name in ("a", "b"):
-            h.start(running, name, id=name)
-        h.settle()
-        assert CALLS == ["a 1", "b 1"]
-        assert h._store.slots(["a", "b"]) == []
-        h.advance(60)
-        h.settle()
-        assert CALLS == ["a 1", "b 1", "a 2", "b 2"]
+def test_a_run_holds_its_slot_while_a_worker_passes_it(h: Harness) -> None:
+    for name in ("a", "b"):
+        h.start(running, name, id=name)
+    h.settle()
+    assert CALLS == ["a 1", "b 1"]
+    assert h._store.slots(["a", "b"]) == []
+    h.advance(60)
+    h.settle()
+    assert CALLS == ["a 1", "b 1", "a 2", "b 2"]
 
 
 @both_steps
-def test_a_step_waits_for_a_slot(job: Any) -> None:
-    with Harness() as h:
-        h.start(exclusive, "x", id="holder")
-        holder = h._store.claim_run("holder", now=h.now, lease_until=h.now + timedelta(seconds=30), worker="w")
-        assert holder is not None
-        card = SlotWant("slots-gpu", "card", SlotKind.STEP, 1)
-        assert h._store.acquire("holder", holder.fence, "mine", [card], h.now).is_granted
-        handle = h.start(job, "y", id="y")
-        h.settle()
-        assert h.peek(handle).state == "sleeping"
-        assert "in line for slots-gpu/card (1 of 1 held)" in str(handle.info().summary)
-        assert [each.status for each in handle.history() if each.location == "render"] == ["pending"]
-        h._store.expire_lease("holder", h.now)
-        get_run("holder").cancel()
-        h.settle()
-        assert h.peek(handle).output == "done y"
-        assert CALLS == ["y before", "y"]
-        assert h._store.slots(["holder", "y"]) == []
+def test_a_step_waits_for_a_slot(h: Harness, job: Any) -> None:
+    h.start(exclusive, "x", id="holder")
+    holder = h._store.claim_run("holder", now=h.now, lease_until=h.now + timedelta(seconds=30), worker="w")
+    assert holder is not None
+    card = SlotWant("slots-gpu", "card", SlotKind.STEP, 1)
+    assert h._store.acquire("holder", holder.fence, "mine", [card], h.now).is_granted
+    handle = h.start(job, "y", id="y")
+    h.settle()
+    assert h.peek(handle).state == "sleeping"
+    assert "in line for slots-gpu/card (1 of 1 held)" in str(handle.info().summary)
+    assert [each.status for each in handle.history() if each.location == "render"] == ["pending"]
+    h._store.expire_lease("holder", h.now)
+    get_run("holder").cancel()
+    h.settle()
+    assert h.peek(handle).output == "done y"
+    assert CALLS == ["y before", "y"]
+    assert h._store.slots(["holder", "y"]) == []
 
 
 @pytest.mark.parametrize("job", [exclusive, aexclusive, running, steps], ids=["open", "aopen", "running", "steps"])
-def test_a_crash_at_each_commit(job: Any) -> None:
-    with Harness() as h:
-        assert h.crash_everywhere(job, "acme", check=lambda: sorted(set(CALLS))) >= 6
+def test_a_crash_at_each_commit(h: Harness, job: Any) -> None:
+    assert h.crash_everywhere(job, "acme", check=lambda: sorted(set(CALLS))) >= 6
 
 
-def test_a_failed_attempt_gives_up_its_slot() -> None:
+def test_a_failed_attempt_gives_up_its_slot(h: Harness) -> None:
     attempts: list[str] = []
 
     @workflow(name="slots.failing")
@@ -146,42 +142,39 @@ def test_a_failed_attempt_gives_up_its_slot() -> None:
             raise RetryLater("30 s")
         return name
 
-    with Harness() as h:
-        h._store._slots.limits["slots-flaky"] = 1
-        one, two = h.start(failing, "one", id="1"), h.start(failing, "two", id="2")
-        h.settle()
-        assert attempts == ["one", "two"]
-        h.finish(one)
-        h.finish(two)
-        assert attempts == ["one", "two", "one", "two"]
+    h._store._slots.limits["slots-flaky"] = 1
+    one, two = h.start(failing, "one", id="1"), h.start(failing, "two", id="2")
+    h.settle()
+    assert attempts == ["one", "two"]
+    h.finish(one)
+    h.finish(two)
+    assert attempts == ["one", "two", "one", "two"]
 
 
-def test_a_limit_without_a_definition_is_a_mistake_of_the_code() -> None:
+def test_a_limit_without_a_definition_is_a_mistake_of_the_code(h: Harness) -> None:
     @workflow(name="slots.unknown")
     def unknown(ctx: Context) -> None:
         ctx.step("render", work, "x", limit="slots-nobody")
 
-    with Harness() as h:
-        handle = h.start(unknown)
-        h.settle()
-        assert h.peek(handle).state == "failed"
-        assert 'there is no limit "slots-nobody"' in str(handle.info().summary)
-        assert CALLS == []
+    handle = h.start(unknown)
+    h.settle()
+    assert h.peek(handle).state == "failed"
+    assert 'there is no limit "slots-nobody"' in str(handle.info().summary)
+    assert CALLS == []
 
 
-def test_a_key_that_is_no_text_is_a_mistake_of_the_code() -> None:
+def test_a_key_that_is_no_text_is_a_mistake_of_the_code(h: Harness) -> None:
     @workflow(name="slots.key", limit=Limit("slots-key", at_once=1, key=lambda pk: pk))
     def keyed(ctx: Context, pk: int) -> None:
         ctx.step("work", work, str(pk))
 
-    with Harness() as h:
-        handle = h.start(keyed, 7)
-        h.settle()
-        assert "write key=lambda ...: str(...)" in str(handle.info().summary)
-        assert CALLS == []
+    handle = h.start(keyed, 7)
+    h.settle()
+    assert "write key=lambda ...: str(...)" in str(handle.info().summary)
+    assert CALLS == []
 
 
-def test_branches_wait_side_by_side_and_others_go_on() -> None:
+def test_branches_wait_side_by_side_and_others_go_on(h: Harness) -> None:
     @workflow(name="slots.branches")
     def branches(ctx: Context) -> Any:
         return ctx.join(
@@ -192,18 +185,17 @@ def test_branches_wait_side_by_side_and_others_go_on() -> None:
             },
         )
 
-    with Harness() as h:
-        h._store._slots.limits["slots-b"] = 0
-        handle = h.start(branches)
-        h.settle()
-        assert CALLS == ["free"]
-        assert h.peek(handle).state == "sleeping"
-        h._store._slots.limits["slots-b"] = 1
-        h.settle()
-        assert h.peek(handle).output == {"limited": "done limited", "free": "done free"}
+    h._store._slots.limits["slots-b"] = 0
+    handle = h.start(branches)
+    h.settle()
+    assert CALLS == ["free"]
+    assert h.peek(handle).state == "sleeping"
+    h._store._slots.limits["slots-b"] = 1
+    h.settle()
+    assert h.peek(handle).output == {"limited": "done limited", "free": "done free"}
 
 
-def test_a_losing_branch_leaves_its_line() -> None:
+def test_a_losing_branch_leaves_its_line(h: Harness) -> None:
     @workflow(name="slots.race")
     def race(ctx: Context) -> Any:
         won = ctx.race(
@@ -216,17 +208,16 @@ def test_a_losing_branch_leaves_its_line() -> None:
         ctx.sleep("night", 60)
         return won.value
 
-    with Harness() as h:
-        h._store._slots.limits["slots-r"] = 0
-        handle = h.start(race)
-        h.settle()
-        assert [each.location for each in h._store.slots([handle.id])] == ["first/limited/render"]
-        handle.send("mail", "hello")
-        h.settle()
-        assert h.peek(handle).state == "sleeping"
-        assert h._store.slots([handle.id]) == []
-        h.finish(handle)
-        assert h.peek(handle).output == "hello"
+    h._store._slots.limits["slots-r"] = 0
+    handle = h.start(race)
+    h.settle()
+    assert [each.location for each in h._store.slots([handle.id])] == ["first/limited/render"]
+    handle.send("mail", "hello")
+    h.settle()
+    assert h.peek(handle).state == "sleeping"
+    assert h._store.slots([handle.id]) == []
+    h.finish(handle)
+    assert h.peek(handle).output == "hello"
 
 
 def test_a_finished_step_holds_no_slot_while_another_branch_works() -> None:
@@ -290,7 +281,7 @@ def test_a_pass_that_was_cut_short_leaves_no_slot_held() -> None:
         assert CALLS == ["one", "two"]
 
 
-def test_a_slot_that_a_recorded_step_has_kept_is_given_up_by_the_next_pass() -> None:
+def test_a_slot_that_a_recorded_step_has_kept_is_given_up_by_the_next_pass(h: Harness) -> None:
     """However it came to be kept: the run goes on, and does not wait for itself."""
 
     @workflow(name="slots.kept")
@@ -299,17 +290,16 @@ def test_a_slot_that_a_recorded_step_has_kept_is_given_up_by_the_next_pass() -> 
         ctx.sleep("night", 60)
         return ctx.step("two", work, "two", limit="slots-z")
 
-    with Harness() as h:
-        h._store._slots.limits["slots-z"] = 1
-        handle = h.start(both)
-        h.settle()
-        h._store._slot_table.take(handle.id, "one", [SlotWant("slots-z")], h.now)
-        other = h.start(steps_of_z, id="other")
-        h.settle()
-        assert get_run("other").info().summary == "number 1 in line for slots-z (1 of 1 held)"
-        h.finish(handle)
-        assert h.peek(handle).output == "done two"
-        assert h.peek(other).output == "done z"
+    h._store._slots.limits["slots-z"] = 1
+    handle = h.start(both)
+    h.settle()
+    h._store._slot_table.take(handle.id, "one", [SlotWant("slots-z")], h.now)
+    other = h.start(steps_of_z, id="other")
+    h.settle()
+    assert get_run("other").info().summary == "number 1 in line for slots-z (1 of 1 held)"
+    h.finish(handle)
+    assert h.peek(handle).output == "done two"
+    assert h.peek(other).output == "done z"
 
 
 @workflow(name="slots.of_z")
@@ -317,7 +307,7 @@ def steps_of_z(ctx: Context) -> str:
     return ctx.step("z", work, "z", limit="slots-z")
 
 
-def test_threads_of_branches_take_slots_through_the_thread_of_the_pass() -> None:
+def test_threads_of_branches_take_slots_through_the_thread_of_the_pass(h: Harness) -> None:
     @workflow(name="slots.threads")
     def threads(ctx: Context) -> Any:
         return ctx.join("all", {str(n): partial(render, str(n)) for n in range(4)})
@@ -325,39 +315,36 @@ def test_threads_of_branches_take_slots_through_the_thread_of_the_pass() -> None
     def render(name: str, b: Context) -> str:
         return b.step("s", work, name, limit="slots-t")
 
-    with Harness() as h:
-        h._store._slots.limits["slots-t"] = 2
-        handle = h.start(threads)
-        for _ in range(6):
-            if h.peek(handle).state != "completed":
-                threaded_pass(h, handle.id)
-        assert h.peek(handle).output == {str(n): f"done {n}" for n in range(4)}
-        assert sorted(CALLS) == ["0", "1", "2", "3"]
-        assert h._store.slots([handle.id]) == []
+    h._store._slots.limits["slots-t"] = 2
+    handle = h.start(threads)
+    for _ in range(6):
+        if h.peek(handle).state != "completed":
+            threaded_pass(h, handle.id)
+    assert h.peek(handle).output == {str(n): f"done {n}" for n in range(4)}
+    assert sorted(CALLS) == ["0", "1", "2", "3"]
+    assert h._store.slots([handle.id]) == []
 
 
-def test_an_evicted_pass_keeps_its_slots() -> None:
-    with Harness() as h:
-        handle = h.start(running, "a", id="a")
-        evicted_pass(h, "a", when=lambda: True, after_begin=True)
-        assert [each.kind for each in h._store.slots(["a"])] == [SlotKind.RUNNING]
-        h.finish(handle)
-        assert h._store.slots(["a"]) == []
+def test_an_evicted_pass_keeps_its_slots(h: Harness) -> None:
+    handle = h.start(running, "a", id="a")
+    evicted_pass(h, "a", when=lambda: True, after_begin=True)
+    assert [each.kind for each in h._store.slots(["a"])] == [SlotKind.RUNNING]
+    h.finish(handle)
+    assert h._store.slots(["a"]) == []
 
 
-def test_a_compensation_gives_its_slots_up_at_its_end() -> None:
+def test_a_compensation_gives_its_slots_up_at_its_end(h: Harness) -> None:
     @workflow(name="slots.saga", limit=Limit("slots-saga", at_once=1, hold="open"))
     def saga(ctx: Context) -> None:
         ctx.rollback_checkpoint("undo")
         ctx.step("charge", work, "charge", rollback=refund)
         raise CriticalError("no")
 
-    with Harness() as h:
-        handle = h.start(saga)
-        h.settle()
-        assert h.peek(handle).state == "failed"
-        assert CALLS == ["charge", "refund"]
-        assert h._store.slots([handle.id]) == []
+    handle = h.start(saga)
+    h.settle()
+    assert h.peek(handle).state == "failed"
+    assert CALLS == ["charge", "refund"]
+    assert h._store.slots([handle.id]) == []
 
 
 def refund(_rollback: Any, _output: str) -> None:
@@ -443,7 +430,7 @@ def crash(h: Harness, run_id: str) -> None:
     h._store.expire_lease(run_id, h.now)
 
 
-def test_a_branch_that_loses_after_a_crash_in_its_first_attempt() -> None:
+def test_a_branch_that_loses_after_a_crash_in_its_first_attempt(h: Harness) -> None:
     @workflow(name="left.race")
     def race(ctx: Context) -> None:
         branches: dict[str, Callable[[Context], Any]] = {
@@ -453,20 +440,19 @@ def test_a_branch_that_loses_after_a_crash_in_its_first_attempt() -> None:
         ctx.race("first", branches)
         ctx.sleep("night", "9 days")
 
-    with Harness() as h:
-        h._store._slots.limits["left-step"] = 1
-        handle = h.start(race, id="race")
-        crash(h, "race")
-        assert [each.location for each in h._store.slots(["race"])] == ["first/limited/work"]
-        other = h.start(limited)
-        handle.send("mail", "hello")
-        h.settle()
-        assert handle.state == "sleeping"
-        assert h._store.slots(["race"]) == []
-        assert other.state == "completed"
+    h._store._slots.limits["left-step"] = 1
+    handle = h.start(race, id="race")
+    crash(h, "race")
+    assert [each.location for each in h._store.slots(["race"])] == ["first/limited/work"]
+    other = h.start(limited)
+    handle.send("mail", "hello")
+    h.settle()
+    assert handle.state == "sleeping"
+    assert h._store.slots(["race"]) == []
+    assert other.state == "completed"
 
 
-def test_code_without_the_step_after_a_crash_in_its_first_attempt() -> None:
+def test_code_without_the_step_after_a_crash_in_its_first_attempt(h: Harness) -> None:
     is_deployed = False
 
     @workflow(name="left.changed")
@@ -475,14 +461,13 @@ def test_code_without_the_step_after_a_crash_in_its_first_attempt() -> None:
             ctx.step("work", dies, limit="left-step")
         ctx.sleep("night", "9 days")
 
-    with Harness() as h:
-        h._store._slots.limits["left-step"] = 1
-        handle = h.start(changed, id="changed")
-        crash(h, "changed")
-        is_deployed = True
-        h.settle()
-        assert handle.state == "sleeping"
-        assert h._store.slots(["changed"]) == []
+    h._store._slots.limits["left-step"] = 1
+    handle = h.start(changed, id="changed")
+    crash(h, "changed")
+    is_deployed = True
+    h.settle()
+    assert handle.state == "sleeping"
+    assert h._store.slots(["changed"]) == []
 
 
 @workflow(name="left.parent")
@@ -492,7 +477,9 @@ def parent(ctx: Context) -> str:
 
 @pytest.mark.parametrize("is_child", [False, True])
 @pytest.mark.parametrize("hold", ["open", "running"])
-def test_code_that_limits_a_step_and_no_longer_its_workflow(hold: Literal["open", "running"], is_child: bool) -> None:
+def test_code_that_limits_a_step_and_no_longer_its_workflow(
+    h: Harness, hold: Literal["open", "running"], is_child: bool
+) -> None:
     """The run has its slot of the workflow still, and does not wait for it."""
 
     @workflow(name="left.moved", limit=Limit("left-moved", at_once=1, hold=hold))
@@ -500,42 +487,39 @@ def test_code_that_limits_a_step_and_no_longer_its_workflow(hold: Literal["open"
         ctx.sleep("night", 60)
         return ctx.step("work", lambda: "done", limit="left-moved")
 
-    with Harness() as h:
-        first = h.start(parent if is_child else moved)
-        h.settle()
-        moved.limits = None
-        assert h.finish(first).output == "done"
-        assert h._store._slots.held == {}
+    first = h.start(parent if is_child else moved)
+    h.settle()
+    moved.limits = None
+    assert h.finish(first).output == "done"
+    assert h._store._slots.held == {}
 
 
-def test_a_run_that_is_paused_after_a_crash() -> None:
-    with Harness() as h:
-        handle, other = h.start(left_running, id="paused"), h.start(left_running)
-        claimed = h._store.claim_run("paused", now=h.now, lease_until=h.now + timedelta(seconds=30), worker="w")
-        assert claimed is not None
-        assert h._store.acquire("paused", claimed.fence, "", [RUNNING], h.now).is_granted
-        handle.pause()
-        h._store.expire_lease("paused", h.now)
-        h.settle()
-        assert handle.state == "paused"
-        assert other.state == "completed"
+def test_a_run_that_is_paused_after_a_crash(h: Harness) -> None:
+    handle, other = h.start(left_running, id="paused"), h.start(left_running)
+    claimed = h._store.claim_run("paused", now=h.now, lease_until=h.now + timedelta(seconds=30), worker="w")
+    assert claimed is not None
+    assert h._store.acquire("paused", claimed.fence, "", [RUNNING], h.now).is_granted
+    handle.pause()
+    h._store.expire_lease("paused", h.now)
+    h.settle()
+    assert handle.state == "paused"
+    assert other.state == "completed"
 
 
-def test_a_run_that_gets_its_slot_and_has_no_code() -> None:
-    with Harness() as h:
-        end_holder = hold(h, RUNNING)
-        h.start(left_running, id="unknown")
-        h.run("unknown")
-        end_holder()
-        assert [each.is_held for each in h._store.slots(["unknown"])] == [True]
-        h._store._runs["unknown"] = replace(h._store._runs["unknown"], workflow="left.removed")
-        other = h.start(left_running)
-        h.settle()
-        assert get_run("unknown").state == "sleeping"
-        assert other.state == "completed"
+def test_a_run_that_gets_its_slot_and_has_no_code(h: Harness) -> None:
+    end_holder = hold(h, RUNNING)
+    h.start(left_running, id="unknown")
+    h.run("unknown")
+    end_holder()
+    assert [each.is_held for each in h._store.slots(["unknown"])] == [True]
+    h._store._runs["unknown"] = replace(h._store._runs["unknown"], workflow="left.removed")
+    other = h.start(left_running)
+    h.settle()
+    assert get_run("unknown").state == "sleeping"
+    assert other.state == "completed"
 
 
-def test_a_run_that_is_compensated_leaves_its_line() -> None:
+def test_a_run_that_is_compensated_leaves_its_line(h: Harness) -> None:
     @workflow(name="left.saga")
     def saga(ctx: Context) -> None:
         ctx.rollback_checkpoint("undo")
@@ -543,18 +527,17 @@ def test_a_run_that_is_compensated_leaves_its_line() -> None:
         ctx.step("work", lambda: "done", limit="left-step")
 
     UNDONE.clear()
-    with Harness() as h:
-        end_holder = hold(h, STEP)
-        handle = h.start(saga, id="saga")
-        h.run("saga")
-        other = h.start(limited)
-        h.run(other.id)
-        handle.cancel(rollback=True)
-        h.settle()
-        assert handle.state == "rolling_back"
-        end_holder()
-        h.settle()
-        assert handle.state == "rolling_back"
-        assert other.state == "completed"
-        h.finish(handle)
-        assert len(UNDONE) == 2
+    end_holder = hold(h, STEP)
+    handle = h.start(saga, id="saga")
+    h.run("saga")
+    other = h.start(limited)
+    h.run(other.id)
+    handle.cancel(rollback=True)
+    h.settle()
+    assert handle.state == "rolling_back"
+    end_holder()
+    h.settle()
+    assert handle.state == "rolling_back"
+    assert other.state == "completed"
+    h.finish(handle)
+    assert len(UNDONE) == 2

@@ -15,6 +15,7 @@ from durable import CriticalError, RetryLater, RollbackError, current_step, step
 from durable.errors import StepExhaustedError
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed
 
 
 class Counted:
@@ -104,10 +105,7 @@ def test_is_crash_proof(h: Harness, flavour: Flavour) -> None:
 def test_before_its_commit_a_crash_has_it_called_again_and_after_it_not(h: Harness, flavour: Flavour) -> None:
     weigh = Counted("done")
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.step("weigh", weigh)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.step("weigh", weigh)))
     with h.crash_at(1, "before"), pytest.raises(SimulatedCrash):
         h.run(run)
     assert len(weigh.calls) == 1
@@ -163,16 +161,11 @@ def test_a_decorated_function_brings_name_and_options(h: Harness, flavour: Flavo
     assert h.run(run).output == 3
     assert [each.location for each in run.history()] == ["plain", "again", "weigh it"]
     bad = h.start(flavour(ship), -1)
-    error = h.run(bad).error
-    assert error is not None
-    assert error.type == "StepExhaustedError"
+    check_failed(h.run(bad), "StepExhaustedError")
 
 
 def test_options_of_the_call_win_over_those_of_the_decorator(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        return await ctx.step("other name", weigh_it, -1, max_retries=1)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.step("other name", weigh_it, -1, max_retries=1)))
     assert h.run(run).state == "sleeping"
 
 
@@ -223,10 +216,7 @@ def delays(h: Harness, flavour: Flavour, failures: int, **options: Any) -> list[
     """Seconds until each next attempt."""
     fails = Counted(fails=failures)
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.step("weigh", fails, **options)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.step("weigh", fails, **options)))
     found = []
     for _ in range(failures):
         parked = h.run(run)
@@ -261,19 +251,14 @@ def test_retries_without_end_do_not_overflow(h: Harness) -> None:
     def ship(ctx: Any) -> None:
         ctx.step("weigh", fails, max_retries=1100, retry_backoff_base=0.5, retry_backoff_max=1)
 
-    error = h.finish(h.start(ship)).error
-    assert error is not None
-    assert error.type == "StepExhaustedError"
+    check_failed(h.finish(h.start(ship)), "StepExhaustedError")
     assert len(fails.calls) == 1101
 
 
 def test_counts_the_wait_from_the_beginning_of_the_attempt_and_parks_until_then(h: Harness, flavour: Flavour) -> None:
     fails = Counted("done", fails=2)
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.step("weigh", fails, retry_backoff_base=30, retry_backoff_max=600)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.step("weigh", fails, retry_backoff_base=30, retry_backoff_max=600)))
     parked = h.run(run)
     assert (parked.state, parked.waiting_for) == ("sleeping", None)
     assert h.run(run).wake_at == parked.wake_at  # a pass that comes too early changes nothing
@@ -309,10 +294,7 @@ def test_is_exhausted_after_its_last_attempt_and_stays_so(h: Harness, flavour: F
 def test_a_critical_error_is_not_retried(h: Harness, flavour: Flavour, error: type[Exception]) -> None:
     fails = Counted(fails=99, error=lambda: error("never"))
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.step("weigh", fails)
-
-    ended = h.run(h.start(flavour(ship)))
+    ended = h.run(h.start(flavour.calling(lambda ctx: ctx.step("weigh", fails))))
     assert ended.state == "failed"
     assert ended.error is not None
     assert (ended.error.type, ended.error.message) == (error.__name__, "never")
@@ -415,10 +397,7 @@ def test_the_longest_wait_of_a_group_is_kept(h: Harness, flavour: Flavour) -> No
 def test_retries_may_have_no_end(h: Harness, flavour: Flavour) -> None:
     fails = Counted("sent", fails=50, error=ConnectionError)
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.step("send", flavour.function(fails), max_retries=None)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.step("send", flavour.function(fails), max_retries=None)))
     h.run(run)
     assert run.summary.startswith('step "send" failed (ConnectionError), attempt 1; goes on at')
     assert h.finish(run).output == "sent"
@@ -513,10 +492,7 @@ def test_a_retry_if_that_fails_makes_the_failure_critical_and_is_recorded(h: Har
     def retry_if(error: Exception) -> bool:
         raise ZeroDivisionError("in retry_if")
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.step("a", Counted(fails=99), retry_if=retry_if)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.step("a", Counted(fails=99), retry_if=retry_if)))
     ended = h.run(run)
     assert ended.error is not None
     assert (ended.error.type, ended.error.message) == ("CriticalError", "in retry_if")
@@ -534,10 +510,7 @@ def test_any_error_of_a_function_is_a_failed_attempt(
     async def later() -> Any:
         return fails()
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.step("a", later if of_coroutine else fails)
-
-    run = h.start(flavour(ship))
+    run = h.start(flavour.calling(lambda ctx: ctx.step("a", later if of_coroutine else fails)))
     parked = h.run(run)
     assert (parked.state, run.history()[0].status) == ("sleeping", "failed")
     assert h.finish(run).output == "done"
@@ -546,10 +519,7 @@ def test_any_error_of_a_function_is_a_failed_attempt(
 def test_each_failed_attempt_is_recorded(h: Harness, flavour: Flavour) -> None:
     fails = Counted(3, fails=2, error=lambda: ValueError("bad"))
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.step("a", fails)
-
-    run = h.start(flavour(ship), id="run")
+    run = h.start(flavour.calling(lambda ctx: ctx.step("a", fails)), id="run")
     h.finish(run)
     attempts = h._store.attempts("run")
     assert [(each.location, each.number, each.error.type) for each in attempts] == [
@@ -593,11 +563,7 @@ def test_an_output_that_the_codec_refuses_fails_the_run_at_once(h: Harness, flav
     async def ship(ctx: Any) -> Any:
         await ctx.step("a", weigh)
 
-    ended = h.run(h.start(flavour(ship)))
-    assert ended.state == "failed"
-    assert ended.error is not None
-    assert ended.error.type == "PayloadError"
-    assert 'the output of step "a"' in ended.error.message
+    check_failed(h.run(h.start(flavour(ship))), "PayloadError", 'the output of step "a"')
     assert len(weigh.calls) == 1
 
 
@@ -605,9 +571,7 @@ def test_an_output_over_the_limit_is_refused(h: Harness, flavour: Flavour) -> No
     async def ship(ctx: Any) -> Any:
         await ctx.step("a", lambda: "x" * (1024 * 1024 + 1))
 
-    ended = h.run(h.start(flavour(ship)))
-    assert ended.error is not None
-    assert ended.error.type == "PayloadError"
+    check_failed(h.run(h.start(flavour(ship))), "PayloadError")
 
 
 # -- names and locations
@@ -634,11 +598,7 @@ def test_a_location_has_a_limit(h: Harness, flavour: Flavour) -> None:
     async def deeper(ctx: Any) -> Any:
         await ctx.try_block("n" * 128, deeper)
 
-    ended = h.run(h.start(flavour(deeper)))
-    assert ended.error is not None
-    assert ended.error.type == "ValueError"
-    assert "at most 1024" in ended.error.message
-    assert "shorten the names or nest less deeply" in ended.error.message
+    check_failed(h.run(h.start(flavour(deeper))), "ValueError", "at most 1024", "shorten the names or nest less deeply")
 
 
 def test_a_name_is_unique_within_its_scope(h: Harness, flavour: Flavour) -> None:
@@ -648,10 +608,9 @@ def test_a_name_is_unique_within_its_scope(h: Harness, flavour: Flavour) -> None
         await ctx.step("a", lambda: called.append(1))
         await ctx.step("a", lambda: called.append(2))
 
-    ended = h.run(h.start(flavour(ship)))
-    assert ended.error is not None
-    assert ended.error.type == "HistoryDivergedError"
-    assert '"a" is used twice; a name is unique within its scope' in ended.error.message
+    check_failed(
+        h.run(h.start(flavour(ship))), "HistoryDivergedError", '"a" is used twice; a name is unique within its scope'
+    )
     assert called == [1]
 
 
@@ -674,10 +633,7 @@ def test_the_function_knows_its_step(h: Harness, flavour: Flavour) -> None:
         await ctx.step("look", look)
         await ctx.step("later", look_later)
 
-    async def ship(ctx: Any) -> Any:
-        await ctx.try_block("block", inside)
-
-    h.finish(h.start(flavour(ship), id="run"))
+    h.finish(h.start(flavour.calling(lambda ctx: ctx.try_block("block", inside)), id="run"))
     assert [each[:3] for each in seen] == [
         ("run", "block/look", 1),
         ("run", "block/look", 2),

@@ -14,6 +14,7 @@ from durable.testing import Harness
 from tests.core import undoing
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed
 
 
 def limited(h: Harness, flavour: Flavour, body: Any, **how: Any) -> Any:
@@ -89,9 +90,7 @@ def test_a_running_run_notices_at_its_next_operation(h: Harness, flavour: Flavou
         await ctx.step("next", lambda: called.append("next"))
 
     run = limited(h, flavour, works, deadline="1 hour")
-    failed = h.run(run)
-    assert failed.error is not None
-    assert failed.error.type == "RunDeadlineError"
+    check_failed(h.run(run), "RunDeadlineError")
     assert called == ["slow"]
     assert [each.status for each in run.history()] == ["completed"], "what was done is recorded"
 
@@ -146,9 +145,7 @@ def test_a_deadline_does_not_stop_a_compensation(h: Harness, flavour: Flavour) -
     run = limited(h, flavour, fails, deadline="1 hour")
     parked = h.run(run)
     assert parked.wake_at == NOW + timedelta(days=4), "the handler's backoff, past the deadline"
-    ended = h.finish(run)
-    assert ended.error is not None
-    assert (ended.state, ended.error.type) == ("failed", "ValueError")
+    check_failed(h.finish(run), "ValueError")
     assert undoing.undone == [7]
 
 
@@ -213,8 +210,7 @@ def test_without_code_it_fails_all_the_same(h: Harness) -> None:
     run: Any = h.start(Workflow(lambda ctx: None, "nobody.knows").using(deadline="1 hour"))
     h.advance("1 hour")
     h.settle()
-    assert run.error is not None
-    assert run.error.type == "RunDeadlineError"
+    check_failed(run, "RunDeadlineError")
 
 
 def test_a_deadline_is_crash_proof(h: Harness, flavour: Flavour) -> None:
@@ -246,10 +242,7 @@ def working(h: Harness, minutes: int, *, rests: bool = True) -> Any:
 
 def test_the_time_of_passes_adds_up(h: Harness, flavour: Flavour) -> None:
     run = limited(h, flavour, working(h, 20), work_limit="1 hour")
-    ended = h.finish(run)
-    assert ended.error is not None
-    assert (ended.state, ended.error.type) == ("failed", "RunDeadlineError")
-    assert "work limit of 1:00:00" in ended.error.message
+    check_failed(h.finish(run), "RunDeadlineError", "work limit of 1:00:00")
     done = [each.location for each in run.history() if each.kind == "step"]
     assert done == ["work 0", "work 1", "work 2"]
 

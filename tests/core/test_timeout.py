@@ -24,6 +24,7 @@ from durable.testing import Harness
 from tests.core import undoing
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed
 
 SHORT = 0.03
 
@@ -112,12 +113,7 @@ def test_interrupts_what_blocks(h: Harness, flavour: Flavour, function: Any) -> 
 
 
 def test_the_run_fails_at_once_by_default(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        await ctx.step("a", block, timeout=SHORT)
-
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert error.type == "CriticalError"
+    check_failed(h.run(h.start(flavour.calling(lambda ctx: ctx.step("a", block, timeout=SHORT)))), "CriticalError")
 
 
 def test_with_retry_on_timeout_it_is_retried(h: Harness, flavour: Flavour) -> None:
@@ -158,10 +154,7 @@ def test_in_a_branch_of_its_own_thread(h: Harness, flavour: Flavour, function: A
     async def branch(ctx: Any) -> Any:
         return (await ctx.try_step("a", function, timeout=SHORT)).failure.kind
 
-    async def ship(ctx: Any) -> Any:
-        return await ctx.join("join", {"a": branch, "b": branch})
-
-    run = h.start(flavour(ship), id="run")
+    run = h.start(flavour.calling(lambda ctx: ctx.join("join", {"a": branch, "b": branch})), id="run")
     threaded_pass(h, "run")
     assert run.output == {"a": "timeout", "b": "timeout"}
 

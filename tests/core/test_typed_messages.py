@@ -13,6 +13,7 @@ from durable.errors import MessageBodyError, MessageNotAcceptedError, MessageRef
 from durable.testing import Harness
 from tests.core.flavours import Flavour
 from tests.core.typed_bodies import Approval, Profile
+from tests.support.errors import check_failed, error_of
 
 
 def declared(h: Harness, function: Any, name: str, **messages: Any) -> Workflow[Any, Any]:
@@ -97,10 +98,7 @@ def test_a_body_that_older_code_received_as_another_type_stops_the_run_whole(
     lenient.send(run, "approved", {"by": "seven"})
     assert lenient.run(run).state == "sleeping"
     of[0] = Approval
-    failed = lenient.finish(run)
-    assert failed.error is not None
-    assert failed.error.type == "HistoryDivergedError"
-    assert "by: expected a whole number, found text" in failed.error.message
+    check_failed(lenient.finish(run), "HistoryDivergedError", "by: expected a whole number, found text")
     of[0] = dict
     run.recover()
     assert lenient.finish(run).output == "{'by': 'seven'}"
@@ -116,9 +114,7 @@ def test_a_run_that_failed_of_it_receives_the_message_again_when_it_is_recovered
 
     run = lenient.start(flavour(ship), id="run")
     lenient.send(run, "approved", {"by": "seven"})
-    failed = lenient.finish(run)
-    assert failed.error is not None
-    assert failed.error.type == "MessageBodyError"
+    check_failed(lenient.finish(run), "MessageBodyError")
     of[0] = dict
     run.recover()
     assert lenient.finish(run).output == {"by": "seven"}
@@ -222,13 +218,8 @@ def test_queues_are_given_by_position_as_before(h: Harness, flavour: Flavour) ->
 
 
 def test_what_is_no_type_is_refused_at_once(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        await ctx.queue.next("approved", of=object())
-
-    run = h.start(flavour(ship), id="run")
-    error = h.run(run).error
-    assert error is not None
-    assert "is no type that a message can have" in error.message
+    run = h.start(flavour.calling(lambda ctx: ctx.queue.next("approved", of=object())), id="run")
+    assert "is no type that a message can have" in error_of(h.run(run)).message
 
 
 def test_a_message_has_a_type_of_its_own() -> None:
@@ -353,19 +344,14 @@ def test_a_refused_send_is_tried_again_when_the_run_is_recovered(lenient: Harnes
         return (await ctx.queue.next("approved")).body.by
 
     run = lenient.start(declared(lenient, flavour(ship), "tests.ship", approved=Approval), id="run")
-    failed = lenient.finish(run)
-    assert failed.error is not None
-    assert failed.error.type == "MessageNotAcceptedError"
+    check_failed(lenient.finish(run), "MessageNotAcceptedError")
     body[0] = 7
     run.recover()
     assert lenient.finish(run).output == 7
 
 
 def test_a_start_that_sends_starts_nothing_for_a_message_that_is_not_accepted(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        await ctx.queue.next("approved")
-
-    workflow = declared(h, flavour(ship), "tests.ship", approved=Approval)
+    workflow = declared(h, flavour.calling(lambda ctx: ctx.queue.next("approved")), "tests.ship", approved=Approval)
     with pytest.raises(MessageNotAcceptedError):
         workflow.using(id="run", key="k").start_or_send("approved", {"by": "seven"})
     with pytest.raises(Exception, match="there is no run"):

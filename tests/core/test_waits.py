@@ -13,6 +13,7 @@ from durable.errors import MessageTimeoutError
 from durable.testing import Harness
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
+from tests.support.errors import error_of
 
 HOUR = timedelta(hours=1)
 
@@ -78,12 +79,8 @@ def test_a_queue_of_a_hostile_name(h: Harness, flavour: Flavour, receive: Any) -
 
 
 def test_the_error_of_the_timeout_names_the_queue(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        await ctx.queue.next("approved", timeout=60)
-
-    error = h.finish(h.start(flavour(ship))).error
-    assert error is not None
-    assert 'wait "approved" received no message from approved before its deadline' in error.message
+    ended = h.finish(h.start(flavour.calling(lambda ctx: ctx.queue.next("approved", timeout=60))))
+    assert 'wait "approved" received no message from approved before its deadline' in error_of(ended).message
 
 
 def test_a_wait_recorded_as_one_for_any_queue_stays_that(h: Harness, flavour: Flavour, receive: Any) -> None:
@@ -208,9 +205,7 @@ def test_it_refuses_what_is_no_moment(h: Harness, flavour: Flavour, receive: Any
     async def ship(ctx: Any) -> Any:
         await receive(ctx.queue, "mail", until=moment)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert text in error.message
+    assert text in error_of(h.run(h.start(flavour(ship)))).message
 
 
 def test_what_is_left_of_a_day_after_an_outage_is_nothing(h: Harness, flavour: Flavour, receive: Any) -> None:

@@ -32,6 +32,7 @@ from durable.errors import (
     WorkflowError,
 )
 from durable.testing import Harness
+from tests.support.errors import check_failed
 
 
 def waits(ctx: Context) -> None:
@@ -156,23 +157,20 @@ def test_a_start_without_an_id_between_steps_is_refused() -> None:
 
     with Harness() as h:
         ended = h.run(h.start(ship))
-    assert ended.error is not None
-    assert ended.error.type == OutsideStepError.__name__
-    assert "start it in a step, or with using(id=...)" in ended.error.message
+    check_failed(ended, OutsideStepError.__name__, "start it in a step, or with using(id=...)")
 
 
-def test_a_start_in_a_step_or_with_an_id_is_not() -> None:
+def test_a_start_in_a_step_or_with_an_id_is_not(h: Harness) -> None:
     def ship(ctx: Context) -> list[Any]:
         inside = ctx.step("start", lambda: child.start().id)
         named = child.using(id=f"{ctx.run_id}-child").start()
         ctx.sleep("nap", "1 hour")
         return [inside, named.id]
 
-    with Harness() as h:
-        handle = h.start(ship, id="parent")
-        inside, named = h.finish(handle).output
-        assert named == "parent-child"
-        assert [h.peek(each).state for each in (inside, named)] == ["completed", "completed"]
+    handle = h.start(ship, id="parent")
+    inside, named = h.finish(handle).output
+    assert named == "parent-child"
+    assert [h.peek(each).state for each in (inside, named)] == ["completed", "completed"]
 
 
 def test_a_harness_that_is_not_in_force_says_so() -> None:

@@ -16,6 +16,7 @@ from durable.store.memory import MemoryStore
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed
 
 
 class Interfering:
@@ -399,5 +400,4 @@ def test_a_divergence_in_one_branch_stops_the_others(h: Harness, flavour: Flavou
     threaded_pass(h, "run")
     state["name"] = "b"
     threaded_pass(h, "run")
-    assert run.error is not None
-    assert run.error.type == "HistoryDivergedError"
+    check_failed(run, "HistoryDivergedError")

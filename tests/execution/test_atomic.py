@@ -13,6 +13,7 @@ from durable import Break, Context, Continue, RetryLater, current_step
 from durable.errors import OpenTransactionError
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
+from tests.support.errors import check_failed, error_of
 
 pytestmark = pytest.mark.django_db
 
@@ -93,9 +94,7 @@ def test_an_output_that_the_codec_refuses_undoes_the_writes(h: Harness, flavour:
     async def ship(ctx: Any) -> Any:
         await ctx.step("a", lambda: Group.objects.create(name="one"), atomic=True)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert error.type == "PayloadError"
+    check_failed(h.run(h.start(flavour(ship))), "PayloadError")
     assert names() == []
 
 
@@ -156,9 +155,7 @@ def test_an_async_function_cannot_be_atomic_in_an_async_workflow(h: Harness) -> 
     async def ship(ctx: Any) -> Any:
         await ctx.step("a", later, atomic=True, max_retries=0)
 
-    error = h.run(h.start(ship)).error
-    assert error is not None
-    assert "a database transaction stays in one thread" in error.message
+    assert "a database transaction stays in one thread" in error_of(h.run(h.start(ship))).message
 
 
 def test_in_branches_it_is_crash_proof(h: Harness, flavour: Flavour) -> None:
@@ -195,10 +192,7 @@ def test_an_operation_inside_a_transaction_stops_the_run_before_anything_runs() 
 
     with Harness() as h:
         ended = h.run(h.start(ship))
-    assert ended.state == "failed"
-    assert ended.error is not None
-    assert ended.error.type == OpenTransactionError.__name__
-    assert 'step "charge" was called inside transaction.atomic()' in ended.error.message
+    check_failed(ended, OpenTransactionError.__name__, 'step "charge" was called inside transaction.atomic()')
     assert called == []
 
 
@@ -247,7 +241,8 @@ def test_cannot_save(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         return await ctx.step("import", work, atomic=True)
 
-    error = h.run(h.start(flavour(ship))).error
-    assert error is not None
-    assert error.type == "CriticalError"
-    assert "it is atomic: what an attempt has done is rolled back if it fails" in error.message
+    check_failed(
+        h.run(h.start(flavour(ship))),
+        "CriticalError",
+        "it is atomic: what an attempt has done is rolled back if it fails",
+    )

@@ -14,6 +14,7 @@ from durable import Context, CriticalError, Found, NotDone, Unknown, current_ste
 from durable.core.options import options_of
 from durable.errors import EntryNotFoundError, InvalidTransitionError, StepExhaustedError
 from durable.testing import Harness, SimulatedCrash
+from tests.support.errors import check_failed, error_of
 
 
 class BankError(Exception):
@@ -226,8 +227,7 @@ class TestVerify:
         run = h.start(charging(bank, verify_retries=0))
         h.run(run)
         [held] = h.held(run)
-        assert held.error is not None
-        assert "verify returns Found(value), NotDone(reason) or Unknown(reason)" in held.error.message
+        assert "verify returns Found(value), NotDone(reason) or Unknown(reason)" in error_of(held).message
 
     def test_an_output_that_cannot_be_recorded_is_asked_about(self, h: Harness) -> None:
         def code(ctx: Context) -> object:
@@ -349,8 +349,7 @@ class TestAPerson:
     def test_with_fail_alone_nobody_is_asked(self, h: Harness, bank: Bank) -> None:
         run = self.held(h, bank, unknown_timeout="fail")
         h.settle()
-        assert run.error is not None
-        assert (run.state, run.error.type) == ("failed", "StepExhaustedError")
+        check_failed(run, "StepExhaustedError")
         assert bank.answers is not None
         assert next(bank.answers) == "truth", "verify was asked first"
 
@@ -381,9 +380,7 @@ class TestAPerson:
     def test_unknown_timeout_that_says_something_else_is_refused(self, h: Harness, bank: Bank, given: Any) -> None:
         run = h.start(charging(bank, unknown_timeout=given))
         h.run(run)
-        assert run.error is not None
-        assert (run.state, run.error.type) == ("failed", "ValueError")
-        assert "unknown_timeout" in run.error.message
+        check_failed(run, "ValueError", "unknown_timeout")
 
     @pytest.mark.parametrize("way", ["by a person", "unknown_timeout"])
     def test_a_recovery_of_a_step_that_failed_asks_first(self, h: Harness, bank: Bank, way: str) -> None:

@@ -25,6 +25,7 @@ from durable.operations.audit import revision
 from durable.operations.bulk_decisions import Canary, go_on
 from durable.operations.settle import settle_held
 from durable.testing import Harness
+from tests.support.errors import check_failed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DOWN: set[str] = set()  # banks that do not answer
@@ -180,8 +181,7 @@ class TestOneRun:
 
         failed = h.start(between)
         h.finish(failed)
-        assert failed.error is not None
-        assert failed.error.type == OutsideStepError.__name__
+        check_failed(failed, OutsideStepError.__name__)
         h.finish(h.start(within))
         h.settle()
         assert outputs([run]) == ["in a step"]

@@ -11,6 +11,7 @@ from project.shop import checkout, steps
 from project.shop.models import Charge, Fault, Label, Mail, Order, Refund
 from project.shop.workflows import fulfil
 from tests.shop.conftest import PlaceOrder
+from tests.support.errors import check_failed
 
 pytestmark = pytest.mark.django_db
 
@@ -87,10 +88,7 @@ def test_without_an_answer_the_deadline_returns_the_money(harness: Harness, plac
     harness.settle()
 
     order.refresh_from_db()
-    run = get_run(order.run_id)
-    assert run.state == "failed"
-    assert run.error is not None
-    assert run.error.type == "MessageTimeoutError"
+    check_failed(get_run(order.run_id), "MessageTimeoutError")
     assert order.status == Order.Status.REFUNDED
 
 
