@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from durable import ANY, AsyncContext, Break, Context, Continue, CriticalError, get_run, workflow
-from durable.core.registry import registry
 from durable.errors import ChildFailedError, ChildTimeoutError, ReplayRefusedError, RunConflictError
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
@@ -78,6 +77,8 @@ def test_a_child_runs_and_its_output_is_returned(h: Harness, parent: Any) -> Non
     assert (child.state, child.workflow, child.info().parent_id) == ("pending", "children.one", "p")
     assert h.finish(run).output == "done a"
     assert CALLS == ["a"]
+    [entry] = run.history()
+    assert (entry.kind, entry.data["child"], entry.data["output"]) == ("child", "p:label", "done a")
 
 
 @both_calls
@@ -617,10 +618,6 @@ def test_crashes_of_families(h: Harness) -> None:
     assert h.crash_everywhere(family, check=lambda: None) >= 40
 
 
-def test_workflows_of_these_tests_are_known() -> None:
-    assert registry.get("children.one") is one
-
-
 # -- a child that a replay of its parent may read
 
 
@@ -807,13 +804,6 @@ def test_a_completed_child_whose_parent_may_read_it_is_not_replayed_in_place(h: 
     h.finish(run)
     child.replay("work", in_place=True)
     assert h.finish(child).state == "completed"
-
-
-def test_the_history_of_a_parent(h: Harness) -> None:
-    run = h.start(calls.using(id="p"))
-    h.finish(run)
-    [entry] = run.history()
-    assert (entry.kind, entry.data["child"], entry.data["output"]) == ("child", "p:label", "done a")
 
 
 class _LooksFirst:

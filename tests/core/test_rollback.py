@@ -178,27 +178,6 @@ def test_arguments_of_a_step_with_a_handler_have_to_encode(h: Harness, flavour: 
     assert calls == []
 
 
-def test_contract_errors_do_not_compensate(h: Harness, flavour: Flavour) -> None:
-    async def unrecordable(ctx: Any) -> Any:
-        await ctx.rollback_checkpoint("from here")
-        await charge(ctx, "a")
-        await ctx.step("bad", object)
-
-    async def output(ctx: Any) -> Any:
-        await ctx.rollback_checkpoint("from here")
-        await charge(ctx, "a")
-        return object()
-
-    async def twice(ctx: Any) -> Any:
-        await ctx.rollback_checkpoint("from here")
-        await charge(ctx, "a")
-        await charge(ctx, "a")
-
-    for workflow in (unrecordable, output, twice):
-        assert h.run(h.start(flavour(workflow))).state == "failed"
-    assert undoing.undone == []
-
-
 # -- handlers that fail
 
 
@@ -366,13 +345,3 @@ def test_a_cancel_whose_compensation_failed_ends_cancelled_after_recover(h: Harn
     ended = h.finish(run)
     assert (ended.state, ended.error) == ("cancelled", None)
     assert undoing.undone == ["a"]
-
-
-def test_a_checkpoint_is_crash_proof_and_replayed(h: Harness, flavour: Flavour) -> None:
-    async def ship(ctx: Any) -> Any:
-        await ctx.rollback_checkpoint("from here")
-        await charge(ctx, "a")
-        await ctx.sleep("rest", 60)
-        await charge(ctx, "b")
-
-    h.crash_everywhere(flavour(ship))
