@@ -28,6 +28,9 @@ _OF_ONCE: Final = ("verify", "verify_retries", "not_done", "unknown_timeout")
 
 MOST_SUMMARY: Final = 200  # characters
 
+#: The largest number that a record holds. Python refuses to write down one of more than 4,300 digits.
+MOST_WHOLE: Final = 2**63 - 1
+
 Backoff = Literal["exponential", "linear", "constant"]
 _BACKOFFS = ("exponential", "linear", "constant")
 
@@ -158,6 +161,8 @@ class StepPolicy:
         most = self.max_retries
         if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
             raise ValueError(f"max_retries must be a whole number of at least 0, or None for no end, not {most!r}")
+        if most is not None and most > MOST_WHOLE:
+            raise too_large("max_retries")
         for name in ("retry_backoff_base", "retry_backoff_max", "timeout", "heartbeat"):
             value = getattr(self, name)
             if value is Unset.UNSET:
@@ -210,6 +215,8 @@ class StepPolicy:
         most = self.verify_retries
         if not isinstance(most, int) or isinstance(most, bool) or most < 0:
             raise ValueError(f"verify_retries must be a whole number of at least 0, not {most!r}")
+        if most > MOST_WHOLE:
+            raise too_large("verify_retries")
         if self.unknown_timeout is not None:
             object.__setattr__(self, "unknown_timeout", _until_it_fails(self.unknown_timeout))
         if self.verify is None:
@@ -247,6 +254,10 @@ def _one_line(text: Any) -> str:
         raise TypeError(f"summary is a line of text, not {text!r}: write str(...)")
     line = " ".join(cut_tokens(text)[: 4 * MOST_SUMMARY].split())
     return line if len(line) <= MOST_SUMMARY else f"{line[: MOST_SUMMARY - 3]}..."
+
+
+def too_large(name: str) -> ValueError:
+    return ValueError(f"{name} must be at most {MOST_WHOLE:,}, which is 2**63 - 1")
 
 
 DEFAULTS = StepPolicy()

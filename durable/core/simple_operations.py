@@ -19,6 +19,7 @@ from durable.core.control_flow import Park
 from durable.core.duration import later
 from durable.core.effects import SAVE, Ask, Operation, ShortSleep
 from durable.core.journal import Node
+from durable.core.options import MOST_WHOLE, too_large
 from durable.core.records import EntryKind, EntryRecord
 from durable.core.results import Markdown
 from durable.core.scope import Scope
@@ -161,6 +162,8 @@ def get_version(scope: Scope, name: str, latest: int) -> Operation:
     """
     if not isinstance(latest, int) or isinstance(latest, bool) or latest < 1:
         raise ValueError(f"latest must be a whole number of at least 1, not {latest!r}")
+    if latest > MOST_WHOLE:
+        raise too_large("latest")
     node = scope.cursor.match(EntryKind.VERSION_CHECK, name)
     entry = node.entry
     if entry is None:

@@ -309,6 +309,16 @@ def test_a_version_is_a_number(h: Harness, flavour: Flavour, latest: Any) -> Non
     assert "latest must be a whole number of at least 1" in error_of(h.run(h.start(flavour(ship)))).message
 
 
+def test_a_version_fits_into_a_record(h: Harness) -> None:
+    def huge(ctx: Any) -> Any:
+        ctx.get_version("gate", 10**5000)
+
+    largest = h.start(lambda ctx: ctx.get_version("gate", 2**63 - 1))
+    assert h.run(largest).output == 2**63 - 1
+    run = h.start(huge)
+    check_failed(h.run(run), "ValueError", "latest must be at most 9,223,372,036,854,775,807, which is 2**63 - 1")
+
+
 def test_versions_and_removals_are_crash_proof(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         await ctx.removed("a", "step")

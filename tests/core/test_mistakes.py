@@ -425,6 +425,8 @@ def keyword_only(one: int, *, two: int) -> None:
     ledger.append("called")
 
 
+HUGE = 10**5000  # Python writes it down in no record
+
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "unknown option": lambda ctx: ctx.step("x", charge, max_retry=3),
     "option out of range": lambda ctx: ctx.step("x", charge, max_retries=-1),
@@ -450,6 +452,11 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "branches": lambda ctx: ctx.join("x", {"": charge}),
     "no branches": lambda ctx: ctx.race("x", {}),
     "version": lambda ctx: ctx.get_version("x", 0),
+    "huge version": lambda ctx: ctx.get_version("x", HUGE),
+    "huge count": lambda ctx: ctx.queue.next_batch("x", count=HUGE),
+    "huge number of retries": lambda ctx: ctx.step("x", charge, max_retries=HUGE),
+    "huge number of questions": lambda ctx: ctx.step("x", charge, once=True, verify=charge, verify_retries=HUGE),
+    "huge map": lambda ctx: ctx.map("x", child, [], at_once=HUGE),
     "kind": lambda ctx: ctx.removed("x", "stepp"),
     "loop": lambda ctx: ctx.loop("x", charge, history_prune_interval=0),
 }

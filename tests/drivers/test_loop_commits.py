@@ -22,6 +22,7 @@ from django.db import connection, transaction
 from pytest_django import Settings
 
 from durable import AsyncContext, workflow
+from durable.core import simple_operations
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.drivers import loop_threads, threads
 from durable.drivers.host import SentSave
@@ -244,11 +245,14 @@ def test_a_commit_that_the_server_cancels_is_repeated(sent: list[SentSave]) -> N
     assert not all(save.is_plain for save in sent)
 
 
+HUGE = 10**5000  # Python writes it down in no JSON
+
+
 @workflow(name="drivers.loop_commits_unwritable")
 async def unwritable(ctx: AsyncContext) -> None:
     for number in range(BEFORE):
         await ctx.step(f"step-{number}", note, number)
-    await ctx.get_version("change", latest=10**5000)  # which Python writes down in no JSON
+    await ctx.get_version("change", latest=HUGE)
     try:
         await ctx.step("last", note, COUNT)
     except Exception as error:
@@ -256,7 +260,10 @@ async def unwritable(ctx: AsyncContext) -> None:
         raise
 
 
-def test_a_commit_that_cannot_be_written_down_ends_the_pass_and_does_not_reach_the_code() -> None:
+def test_a_commit_that_cannot_be_written_down_ends_the_pass_and_does_not_reach_the_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(simple_operations, "MOST_WHOLE", HUGE)
     _seen.clear()
     handle = unwritable.start()
     with pytest.raises(PassAborted, match="4300 digits"):
