@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from durable import Break, CriticalError
+from durable import CriticalError
 from durable.errors import HistoryDivergedError
 from durable.testing import Harness
 from tests.core.driving import evicted_pass
 from tests.core.flavours import Flavour
+from tests.core.scopes import SCOPES
 from tests.support.errors import check_failed, error_of
 
 PARKS: dict[str, Callable[[Any], Any]] = {
@@ -68,31 +69,7 @@ async def swallow_and_raise(ctx: Any, act: Callable[[Any], Any]) -> Any:
         raise CriticalError("mine") from None
 
 
-async def directly(ctx: Any, body: Callable[[Any], Any]) -> Any:
-    return await body(ctx)
-
-
-async def in_a_block(ctx: Any, body: Callable[[Any], Any]) -> Any:
-    return (await ctx.try_block("block", body)).value
-
-
-async def in_a_loop(ctx: Any, body: Callable[[Any], Any]) -> Any:
-    async def iteration(ctx: Any) -> Any:
-        return Break(await body(ctx))
-
-    return await ctx.loop("loop", iteration)
-
-
-async def in_a_join(ctx: Any, body: Callable[[Any], Any]) -> Any:
-    return (await ctx.join("join", {"a": body}))["a"]
-
-
-async def in_a_race(ctx: Any, body: Callable[[Any], Any]) -> Any:
-    return (await ctx.race("race", {"a": body})).value
-
-
 NEVER: list[int] = []
-SCOPES = [directly, in_a_block, in_a_loop, in_a_join, in_a_race]
 SWALLOWING = [swallow_and_go_on, swallow_and_return, swallow_and_raise]
 
 

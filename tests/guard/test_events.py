@@ -18,18 +18,8 @@ import pytest
 from django.test import override_settings
 
 from durable import AsyncContext, Context
-from durable.testing import Harness, Pass
-
-
-def passed(h: Harness, workflow: Callable[..., Any], *args: Any) -> Pass:
-    return h.run(h.start(workflow, *args))
-
-
-def refused(found: Pass, kind: str = "OutsideStepError") -> str:
-    assert found.state == "failed", found
-    assert found.error is not None
-    assert found.error.type == kind, found.error
-    return found.error.message
+from durable.testing import Harness
+from tests.guard.passing import passed, refused
 
 
 def connect(address: tuple[str, int]) -> str:

@@ -8,7 +8,7 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,6 @@ def say(what: object) -> str:
 
 def of_today() -> str:
     return f"report of {datetime.datetime.now().date()}"  # noqa: DTZ005  # as a beginner writes it
-
-
-@pytest.fixture
-def h() -> Iterator[Harness]:
-    with Harness() as harness:
-        yield harness
 
 
 class TestTheFourSilentOnes:

@@ -16,18 +16,8 @@ from django.db.models.signals import post_save
 from django.dispatch import Signal
 
 from durable import AsyncContext, Context, RollbackContext, current_step
-from durable.testing import Harness, Pass
-
-
-def passed(h: Harness, workflow: Callable[..., Any], *args: Any) -> Pass:
-    return h.run(h.start(workflow, *args))
-
-
-def refused(found: Pass) -> str:
-    assert found.state == "failed", found
-    assert found.error is not None
-    assert found.error.type == "OutsideStepError", found.error
-    return found.error.message
+from durable.testing import Harness
+from tests.guard.passing import passed, refused
 
 
 def count_groups() -> int:

@@ -19,20 +19,10 @@ from django.test import override_settings
 from durable import AsyncContext, Context, RollbackContext
 from durable.checks.configuration import check_settings
 from durable.guard import install, is_guards, observes
-from durable.testing import Harness, Pass
+from durable.testing import Harness
+from tests.guard.passing import passed, refused
 
 pytestmark = pytest.mark.django_db
-
-
-def passed(h: Harness, workflow: Callable[..., Any], *args: Any) -> Pass:
-    return h.run(h.start(workflow, *args))
-
-
-def refused(found: Pass) -> str:
-    assert found.state == "failed", found
-    assert found.error is not None
-    assert found.error.type == "OutsideStepError", found.error
-    return found.error.message
 
 
 def number_of_groups() -> int:
@@ -266,14 +256,6 @@ class TestConnections:
 # -- packages that trace stand on the stack between a workflow and what they trace, and export by themselves
 
 
-def traced_pass(h: Harness, workflow: Callable[..., Any]) -> Pass:
-    return h.run(h.start(workflow))
-
-
-def is_refused(found: Pass) -> bool:
-    return found.state == "failed" and found.error is not None and found.error.type == "OutsideStepError"
-
-
 def code_of(module: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of the same code whose frames are those of an installed module."""
     code = function.__code__.replace(co_filename=f"/lib/site-packages/{module.replace('.', '/')}.py")
@@ -295,25 +277,25 @@ def test_a_statement_that_is_traced_is_the_workflows(h: Harness, module: str) ->
     def counts(ctx: Context) -> int:
         return int(trace(Group.objects.count))
 
-    assert is_refused(traced_pass(h, counts))
+    refused(passed(h, counts))
 
 
 def test_a_connection_that_is_traced_is_the_workflows(h: Harness) -> None:
     trace = code_of("opentelemetry.instrumentation.requests", calls)
     library = code_of("requests.sessions", connects)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert is_refused(traced_pass(h, lambda ctx: trace(library, server.getsockname())))
+        refused(passed(h, lambda ctx: trace(library, server.getsockname())))
 
 
 def test_a_function_of_the_application_that_is_traced_is_the_workflows(h: Harness) -> None:
     trace = code_of("sentry_sdk.tracing_utils", calls)
     with socket.create_server(("127.0.0.1", 0)) as server:
         traced = functools.partial(trace, connects, server.getsockname())
-        assert is_refused(traced_pass(h, lambda ctx: traced()))
+        refused(passed(h, lambda ctx: traced()))
 
 
 def test_what_is_exported_is_not(h: Harness) -> None:
     export = code_of("opentelemetry.sdk.trace.export", calls)
     library = code_of("requests.sessions", connects)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert traced_pass(h, lambda ctx: export(library, server.getsockname())).state == "completed"
+        assert passed(h, lambda ctx: export(library, server.getsockname())).state == "completed"

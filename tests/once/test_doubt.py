@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import pytest
@@ -40,12 +40,6 @@ ASKED: Final[dict[str, Any]] = {"once": True, "verify": find}
 def _outside() -> None:
     LEDGER.clear()
     KNOWN[0] = True
-
-
-@pytest.fixture
-def h() -> Iterator[Harness]:
-    with Harness() as harness:
-        yield harness
 
 
 class Backup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,11 +51,9 @@ def finishes(ctx: Context) -> list[int]:
     return found.outputs
 
 
-@pytest.fixture
-def h() -> Iterator[Harness]:
+@pytest.fixture(autouse=True)
+def nothing_done() -> None:
     DONE.clear()
-    with Harness() as harness:
-        yield harness
 
 
 @pytest.mark.parametrize("flavour", [parent, aparent], ids=["sync", "async"])

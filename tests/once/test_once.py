@@ -63,12 +63,6 @@ def bank() -> Bank:
     return Bank()
 
 
-@pytest.fixture
-def h() -> Iterator[Harness]:
-    with Harness() as harness:
-        yield harness
-
-
 def charging(bank: Bank, *, verify: bool = True, **options: Any) -> Callable[[Context], str]:
     if verify:
         options["verify"] = bank.find
