@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from durable import Context, QueueMessage
+from durable import Context, QueueMessage, workflow
 
 Body = Callable[..., Awaitable[Any]]
 
@@ -32,10 +32,10 @@ class Flavour:
     def calling(self, operation: Body) -> Callable[..., Any]:
         """A workflow that returns what this one operation of its context does."""
 
-        async def workflow(ctx: Any) -> Any:
+        async def one(ctx: Any) -> Any:
             return await operation(ctx)
 
-        return self(workflow)
+        return self(one)
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A step's function: as it is, or the coroutine function that does the same."""
@@ -47,6 +47,11 @@ class Flavour:
             return function(*args)
 
         return later
+
+
+def both_flavours(name: str, body: Body) -> tuple[Any, Any]:
+    """Define the synchronous and the async workflow of one text."""
+    return workflow(name=name)(_plain(body)), workflow(name=f"{name}.async")(body)
 
 
 def _plain(body: Body) -> Callable[..., Any]:
@@ -88,6 +93,8 @@ class _Awaited:
             return found
         if name == "link":
             return lambda *args, **options: _Done(_AwaitedLink(found(*args, **options)))
+        if name == "start_child":
+            return lambda *args, **options: _Done(_AwaitedChild(found(*args, **options)))
         return lambda *args, **options: _Done(found(*args, **options))
 
     def try_block(self, name: str, body: Body, **options: Any) -> _Done:
@@ -110,6 +117,15 @@ class _AwaitedLink:
 
     def wait(self, *args: Any, **options: Any) -> _Done:
         return _Done(self._link.wait(*args, **options))
+
+
+class _AwaitedChild:
+    def __init__(self, child: Any) -> None:
+        self.id = child.id
+        self._child = child
+
+    def result(self, *args: Any, **options: Any) -> _Done:
+        return _Done(self._child.result(*args, **options))
 
 
 class _AwaitedQueue:

@@ -16,6 +16,7 @@ from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
+from tests.core.flavours import both_flavours
 from tests.support.errors import check_failed
 
 CALLS: list[Any] = []
@@ -46,16 +47,11 @@ def sync(ctx: Context, name: str = "a", seconds: float = 0) -> str:
     return ctx.step("work", work, name)
 
 
-@workflow(name="child_keys.calls")
-def calls(ctx: Context, name: str = "a", seconds: float = 0, how: Any = None) -> str:
-    return ctx.child("label", sync.using(key="k", if_open=how), name, seconds)
-
-
-@workflow(name="child_keys.acalls")
-async def acalls(ctx: AsyncContext, name: str = "a", seconds: float = 0, how: Any = None) -> str:
+async def calling(ctx: Any, name: str = "a", seconds: float = 0, how: Any = None) -> Any:
     return await ctx.child("label", sync.using(key="k", if_open=how), name, seconds)
 
 
+calls, acalls = both_flavours("child_keys.calls", calling)
 both = pytest.mark.parametrize("parent", [calls, acalls], ids=["sync", "async"])
 
 
@@ -350,20 +346,14 @@ def child(ctx: Context) -> str:
     return "done"
 
 
-@workflow(name="late_starts.calls")
-def late_calls(ctx: Context, with_rollback: bool) -> str:
-    ctx.rollback_checkpoint("from here")
-    if with_rollback:
-        ctx.step("charge", str, 1, rollback=note_undone)
-    return ctx.child("label", child)
-
-
-@workflow(name="late_starts.acalls")
-async def late_acalls(ctx: AsyncContext, with_rollback: bool) -> str:
+async def calling_late(ctx: Any, with_rollback: bool) -> Any:
     await ctx.rollback_checkpoint("from here")
     if with_rollback:
         await ctx.step("charge", str, 1, rollback=note_undone)
     return await ctx.child("label", child)
+
+
+late_calls, late_acalls = both_flavours("late_starts.calls", calling_late)
 
 
 @pytest.fixture(autouse=True)

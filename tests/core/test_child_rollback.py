@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, Continue, CriticalError, RollbackContext, get_run, workflow
+from durable import Context, Continue, CriticalError, RollbackContext, get_run, workflow
 from durable.core.errors import ErrorInfo
 from durable.testing import Harness
+from tests.core.flavours import both_flavours
 
 DONE: list[str] = []
 FAIL: set[str] = set()
@@ -50,26 +51,7 @@ def plain(ctx: Context, name: str) -> str:
 UNDONE = one.using(rollback=True)
 
 
-@workflow(name="undone.family")
-def family(ctx: Context, end: str = "fail", seconds: float = 0) -> Any:
-    ctx.rollback_checkpoint("undo")
-    ctx.step("before", do, "before", rollback=undo)
-    ctx.child("a", UNDONE, "a")
-    ctx.step("between", do, "between", rollback=undo)
-    started = ctx.start_child("b", UNDONE, "b")
-    ctx.child("stays", one, "stays")
-    ctx.child("nothing", plain.using(rollback=True), "nothing")
-    if seconds:
-        ctx.sleep("s", seconds)
-    started.result("b read")
-    ctx.step("after", do, "after", rollback=undo)
-    if end == "wait":
-        ctx.sleep("wait", 3600)
-    return ctx.step("end", do, "end")
-
-
-@workflow(name="undone.afamily")
-async def afamily(ctx: AsyncContext, end: str = "fail", seconds: float = 0) -> Any:
+async def of_a_family(ctx: Any, end: str = "fail", seconds: float = 0) -> Any:
     await ctx.rollback_checkpoint("undo")
     await ctx.step("before", do, "before", rollback=undo)
     await ctx.child("a", UNDONE, "a")
@@ -86,6 +68,7 @@ async def afamily(ctx: AsyncContext, end: str = "fail", seconds: float = 0) -> A
     return await ctx.step("end", do, "end")
 
 
+family, afamily = both_flavours("undone.family", of_a_family)
 both = pytest.mark.parametrize("parent", [family, afamily], ids=["sync", "async"])
 ORDER = ["undo after", "undo b 2", "undo b 1", "undo between", "undo a 2", "undo a 1", "undo before"]
 

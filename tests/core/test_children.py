@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from durable import ANY, AsyncContext, Break, Context, Continue, CriticalError, get_run, workflow
+from durable import ANY, Break, Context, Continue, CriticalError, get_run, workflow
 from durable.errors import ChildFailedError, ChildTimeoutError, ReplayRefusedError, RunConflictError
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
+from tests.core.flavours import Flavour, both_flavours
 from tests.support.errors import check_failed
 
 CALLS: list[Any] = []
@@ -39,30 +40,18 @@ def one(ctx: Context, name: str, seconds: float = 0) -> str:
     return ctx.step("work", work, name)
 
 
-@workflow(name="children.calls")
-def calls(ctx: Context, name: str = "a", seconds: float = 0) -> str:
-    return ctx.child("label", one, name, seconds=seconds)
-
-
-@workflow(name="children.acalls")
-async def acalls(ctx: AsyncContext, name: str = "a", seconds: float = 0) -> str:
+async def calling(ctx: Any, name: str = "a", seconds: float = 0) -> Any:
     return await ctx.child("label", one, name, seconds=seconds)
 
 
-@workflow(name="children.starts")
-def starts(ctx: Context, seconds: float = 0, timeout: float | None = None) -> Any:
-    child = ctx.start_child("mail", one, "m", seconds)
-    mine = ctx.step("mine", work, "mine")
-    return mine, child.id, child.result("mail sent", timeout=timeout)
-
-
-@workflow(name="children.astarts")
-async def astarts(ctx: AsyncContext, seconds: float = 0, limit: float | None = None) -> Any:
+async def starting(ctx: Any, seconds: float = 0, limit: float | None = None) -> Any:
     child = await ctx.start_child("mail", one, "m", seconds)
     mine = await ctx.step("mine", work, "mine")
     return mine, child.id, await child.result("mail sent", timeout=limit)
 
 
+calls, acalls = both_flavours("children.calls", calling)
+starts, astarts = both_flavours("children.starts", starting)
 both_calls = pytest.mark.parametrize("parent", [calls, acalls], ids=["sync", "async"])
 both_starts = pytest.mark.parametrize("parent", [starts, astarts], ids=["sync", "async"])
 
@@ -336,38 +325,26 @@ def test_ids_in_scopes() -> None:
 
 
 @pytest.mark.parametrize("is_handled", [False, True], ids=["raised", "handled"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("operation", ["child", "start_child"])
 def test_a_recovery_starts_the_child_whose_id_was_taken(
-    h: Harness, operation: str, is_async: bool, is_handled: bool
+    h: Harness, flavour: Flavour, operation: str, is_handled: bool
 ) -> None:
     theirs = one.using(id="theirs")
 
-    @workflow(name="children.refused")
-    def refused(ctx: Context) -> str:
+    async def refused(ctx: Any) -> str:
+        done = "started"
         try:
-            child = getattr(ctx, operation)("label", theirs, "a")
+            await getattr(ctx, operation)("label", theirs, "a")
         except RunConflictError:
             if not is_handled:
                 raise
-            child = "nothing"
-        ctx.step("later", work, "later")
-        return str(child)
-
-    @workflow(name="children.arefused")
-    async def arefused(ctx: AsyncContext) -> str:
-        try:
-            child = await getattr(ctx, operation)("label", theirs, "a")
-        except RunConflictError:
-            if not is_handled:
-                raise
-            child = "nothing"
+            done = "nothing"
         await ctx.step("later", work, "later")
-        return str(child)
+        return done
 
     FAIL.add("later")
     h.start(theirs, "x")
-    run = h.start(arefused if is_async else refused, id="p")
+    run = h.start(flavour(refused), id="p")
     h.finish(run)
     assert run.state == "failed"
     h._store._runs.pop("theirs")  # as a prune does
@@ -659,28 +636,17 @@ def test_a_replay_waits_for_a_child_of_its_original_that_was_recovered(h: Harnes
 LEFT = one.using(when_parent_ends="leave")
 
 
-@workflow(name="children.loops")
-def loops(ctx: Context, rounds: int = 6, when: str = "cancel") -> int:
-    def body(turn: Context, state: int) -> Any:
-        turn.start_child("mail", LEFT if when == "leave" else one, f"m{state}", 600.0)
-        return Continue(state + 1) if state < rounds else Break(state)
-
-    done: int = ctx.loop("l", body, 0, history_prune_interval=2, history_size=1)
-    ctx.sleep("s", 300)
-    return done
-
-
-@workflow(name="children.aloops")
-async def aloops(ctx: AsyncContext, rounds: int = 6, when: str = "cancel") -> int:
-    async def body(turn: AsyncContext, state: int) -> Any:
+async def looping(ctx: Any, rounds: int = 6, when: str = "cancel") -> Any:
+    async def body(turn: Any, state: int) -> Any:
         await turn.start_child("mail", LEFT if when == "leave" else one, f"m{state}", 600.0)
         return Continue(state + 1) if state < rounds else Break(state)
 
-    done: int = await ctx.loop("l", body, 0, history_prune_interval=2, history_size=1)
+    done = await ctx.loop("l", body, state=0, history_prune_interval=2, history_size=1)
     await ctx.sleep("s", 300)
     return done
 
 
+loops, aloops = both_flavours("children.loops", looping)
 both_loops = pytest.mark.parametrize("parent", [loops, aloops], ids=["sync", "async"])
 FIRST = [f"p:l:~{number}:mail" for number in range(7)]
 
@@ -709,32 +675,21 @@ def test_a_replay_in_place_behind_a_loop_cancels_none_of_its_children(h: Harness
 
 
 @pytest.mark.parametrize("when", ["cancel", "leave"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_the_children_of_the_pruned_iterations_of_a_losing_branch_are_cancelled(
-    h: Harness, is_async: bool, when: str
+    h: Harness, flavour: Flavour, when: str
 ) -> None:
-    @workflow(name="children.loop_loses")
-    def loses(ctx: Context) -> Any:
-        def quick(branch: Context) -> None:
-            branch.sleep("s", 60)
+    async def loses(ctx: Any) -> Any:
+        async def slow(branch: Any) -> Any:
+            return await looping(branch, 6, when)
 
-        winner = ctx.race("r", {"slow": lambda branch: loops.function(branch, 6, when), "fast": quick}).winner
-        ctx.sleep("s", 30)
-        return winner
-
-    @workflow(name="children.aloop_loses")
-    async def aloses(ctx: AsyncContext) -> Any:
-        async def slow(branch: AsyncContext) -> Any:
-            return await aloops.function(branch, 6, when)
-
-        async def quick(branch: AsyncContext) -> None:
+        async def quick(branch: Any) -> None:
             await branch.sleep("s", 60)
 
         winner = (await ctx.race("r", {"slow": slow, "fast": quick})).winner
         await ctx.sleep("s", 30)
         return winner
 
-    run = h.start(aloses if is_async else loses, id="p")
+    run = h.start(flavour(loses), id="p")
     h.settle()
     other = h.start(loops.using(id="other"))
     h.settle()

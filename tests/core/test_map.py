@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 import pytest
 
-from durable import AsyncContext, Context, CriticalError, get_run, workflow
+from durable import Context, CriticalError, get_run, workflow
 from durable.core.children import maps
 from durable.core.location import escape
 from durable.errors import MapError
 from durable.testing import Harness
+from tests.core.flavours import both_flavours
 from tests.support.errors import check_failed
 
 CALLS: list[Any] = []
@@ -45,20 +46,14 @@ def _shown(result: Any) -> Any:
     ]
 
 
-@workflow(name="maps.all")
-def all_of(ctx: Context, count: int, at_once: int | None = None, on_failure: Any = "stop", seconds: float = 0) -> Any:
-    inputs = [(number, seconds) for number in range(count)]
-    return _shown(ctx.map("bills", one, inputs, at_once=at_once, on_failure=on_failure))
-
-
-@workflow(name="maps.aall")
-async def aall_of(
-    ctx: AsyncContext, count: int, at_once: int | None = None, on_failure: Any = "stop", seconds: float = 0
+async def mapping(
+    ctx: Any, count: int, at_once: int | None = None, on_failure: Any = "stop", seconds: float = 0
 ) -> Any:
     inputs = [(number, seconds) for number in range(count)]
     return _shown(await ctx.map("bills", one, inputs, at_once=at_once, on_failure=on_failure))
 
 
+all_of, aall_of = both_flavours("maps.all", mapping)
 both = pytest.mark.parametrize("parent", [all_of, aall_of], ids=["sync", "async"])
 
 
