@@ -8,12 +8,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
+from django.test import override_settings
 
 #: What a request has made active.
 tenant: ContextVar[str | None] = ContextVar("tests_carry_tenant", default=None)
 
 here = threading.local()
+
+
+@contextmanager
+def carrying_with(carry: Any, **more: Any) -> Iterator[None]:
+    """Let the setting CARRY be this one."""
+    with override_settings(DURABLE={**settings.DURABLE, "CARRY": carry, **more}):
+        yield
 
 
 class Tenant:

@@ -9,24 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.conf import settings
-from django.test import override_settings
 
 from durable import AsyncContext, Context, RollbackContext, carriers, runtime, workflow
 from durable.checks.configuration import check_carriers
 from durable.errors import CarrierError
 from durable.testing import Harness
 from tests.carry import carrying
-from tests.carry.carrying import Broken, tenant
+from tests.carry.carrying import Broken, carrying_with, tenant
 from tests.support.errors import check_failed
 
 PATH = "tests.carry.carrying.Broken"
-
-
-@contextmanager
-def carrying_with(carry: Any) -> Iterator[None]:
-    with override_settings(DURABLE={**settings.DURABLE, "CARRY": carry}):
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.contrib.auth.models import User
-from django.test import override_settings
 
 from durable import AsyncContext, Context, RollbackContext, RunInfo, cron, event, every, get_run, publish, workflow
 from durable.core import registry
@@ -25,17 +23,11 @@ from durable.operations.schedules.tick import tick_due
 from durable.runtime import Runtime
 from durable.testing import Harness
 from tests.carry import carrying
-from tests.carry.carrying import Broken, ThreadTenant, of_the_process, tenant, thread_tenant
+from tests.carry.carrying import Broken, ThreadTenant, carrying_with, of_the_process, tenant, thread_tenant
 from tests.support.stores import in_force, settle
 
 CARRY = {"tenant": "tests.carry.carrying.carry"}
 BOTH = {**CARRY, "thread": "tests.carry.carrying.thread_carry"}
-
-
-@contextmanager
-def carrying_with(carry: dict[str, str], **more: Any) -> Iterator[None]:
-    with override_settings(DURABLE={**settings.DURABLE, "CARRY": carry, **more}):
-        yield
 
 
 @contextmanager

@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
-from django.test import Client, override_settings
+from django.test import Client
 
 from durable import Context, workflow
 from durable.core.records import RunRecord
@@ -22,6 +20,7 @@ from durable.models import Run
 from durable.operations.imports import import_run
 from durable.runtime import Runtime
 from tests.carry import carrying
+from tests.carry.carrying import carrying_with
 from tests.support.stores import in_force, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,12 +30,6 @@ CARRY = {"tenant": "tests.carry.carrying.carry"}
 
 def hide(workflow: str, field: str, value: Any) -> Any:
     return {**value, "tenant": "(hidden)"} if field == "carried" else value
-
-
-@contextmanager
-def carrying_with(carry: dict[str, str], **more: Any) -> Iterator[None]:
-    with override_settings(DURABLE={**settings.DURABLE, "CARRY": carry, **more}):
-        yield
 
 
 @workflow(name="tests.carry.shown")

@@ -353,7 +353,7 @@ def test_an_evicted_pass_ends_at_its_next_operation(h: Harness, flavour: Flavour
     assert seen == [(True, "shutdown")]
     assert calls == ["a"]
     assert run.wake_at == h.now
-    assert h.run(run).output == "done"
+    assert h.finish(run).output == "done"
     assert calls == ["a", "b"]
 
 

@@ -456,7 +456,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "huge count": lambda ctx: ctx.queue.next_batch("x", count=HUGE),
     "huge number of retries": lambda ctx: ctx.step("x", charge, max_retries=HUGE),
     "huge number of questions": lambda ctx: ctx.step("x", charge, once=True, verify=charge, verify_retries=HUGE),
-    "huge map": lambda ctx: ctx.map("x", child, [], at_once=HUGE),
+    "huge map": lambda ctx: ctx.map("x", "tests.mistakes.child", [], at_once=HUGE),
     "kind": lambda ctx: ctx.removed("x", "stepp"),
     "loop": lambda ctx: ctx.loop("x", charge, history_prune_interval=0),
 }
