@@ -87,11 +87,11 @@ class CardDeclined(CriticalError):
     """What a step raises for good."""
 
 
-def raising(*errors: BaseException) -> Callable[[], Any]:
+def raising(*errors: BaseException) -> Callable[..., Any]:
     """A function that raises the errors one after the other, the last again and again."""
     chosen = itertools.chain(errors, itertools.repeat(errors[-1]))
 
-    def function() -> Any:
+    def function(*_: object) -> Any:
         raise next(chosen)
 
     return function
@@ -116,6 +116,66 @@ def cause_of(workflow: Callable[[Context], Any], *, passes: int = 1) -> tuple[st
     return cause.place, cause.error_type, cause.pattern
 
 
+def raises_after_a_step(ctx: Context) -> None:
+    ctx.step("a", int)
+    raise ValueError("order 7")
+
+
+def makes_an_error_of_a_steps(ctx: Context) -> None:
+    try:
+        ctx.step("charge", raising(CardDeclined("no")))
+    except CriticalError as error:
+        raise RuntimeError("no order") from error
+
+
+def raises_after_an_error_that_it_has_caught(ctx: Context) -> None:
+    ctx.try_step("charge", raising(CardDeclined("no")))
+    raise ValueError("why")
+
+
+def fails_in_an_iteration(ctx: Context) -> None:
+    def body(ctx: Context, state: int) -> Any:
+        if state == 2:
+            ctx.step("fetch", raising(RollbackError("no")))
+        return Continue(state + 1)
+
+    ctx.loop("poll", body, 0)
+
+
+def fails_in_a_branch_of_a_branch(ctx: Context) -> None:
+    def inner(ctx: Context) -> None:
+        ctx.join("in", {"x": lambda c: c.step("label", raising(CardDeclined("no")))})
+
+    ctx.join("out", {"y": inner})
+
+
+CAUSES: dict[str, tuple[Callable[[Context], Any], tuple[str, str, str]]] = {
+    "a step that is not retried": (
+        lambda ctx: ctx.step("charge", raising(CardDeclined("no"))),
+        ("charge", "CardDeclined", "no"),
+    ),
+    "code of the workflow": (raises_after_a_step, ("", "ValueError", "order #")),
+    "an error made of a step's": (makes_an_error_of_a_steps, ("charge", "CardDeclined", "no")),
+    "not a step that was caught": (raises_after_an_error_that_it_has_caught, ("", "ValueError", "why")),
+    "an iteration without its number": (fails_in_an_iteration, ("poll / ~ / fetch", "RollbackError", "no")),
+    "a branch of a branch": (fails_in_a_branch_of_a_branch, ("out / y / in / x / label", "CardDeclined", "no")),
+    "code of a branch": (
+        lambda ctx: ctx.join("both", {"a": raising(ValueError("why"))}),
+        ("both / a", "ValueError", "why"),
+    ),
+    "a race that all have lost": (
+        lambda ctx: ctx.race("which", {"a": lambda c: c.step("s", raising(CardDeclined("no")))}),
+        ("which / a / s", "CardDeclined", "no"),
+    ),
+}
+
+
+@pytest.mark.parametrize("failure", CAUSES)
+def test_a_failure_is_explained_by(failure: str) -> None:
+    workflow, cause = CAUSES[failure]
+    assert cause_of(workflow) == cause
+
+
 def test_an_exhausted_step_is_explained_by_its_last_error() -> None:
     fails = raising(GatewayTimeout("first 1"), GatewayTimeout("last 22"))
 
@@ -123,48 +183,6 @@ def test_an_exhausted_step_is_explained_by_its_last_error() -> None:
         ctx.step("charge", fails, max_retries=1, retry_backoff_base=1)
 
     assert cause_of(ship, passes=2) == ("charge", "GatewayTimeout", "last #")
-
-
-def test_a_step_that_does_not_retry_is_explained_by_its_error() -> None:
-    def ship(ctx: Context) -> None:
-        ctx.step("charge", raising(CardDeclined("no")))
-
-    assert cause_of(ship) == ("charge", "CardDeclined", "no")
-
-
-def test_the_workflows_own_error_has_no_place() -> None:
-    def ship(ctx: Context) -> None:
-        ctx.step("a", int)
-        raise ValueError("order 7")
-
-    assert cause_of(ship) == ("", "ValueError", "order #")
-
-
-def test_an_error_that_the_code_makes_of_a_steps_is_explained_by_the_steps() -> None:
-    def ship(ctx: Context) -> None:
-        try:
-            ctx.step("charge", raising(CardDeclined("no")))
-        except CriticalError as error:
-            raise RuntimeError("no order") from error
-
-    assert cause_of(ship) == ("charge", "CardDeclined", "no")
-
-
-def test_a_step_that_the_code_has_caught_is_no_cause() -> None:
-    def ship(ctx: Context) -> None:
-        ctx.try_step("charge", raising(CardDeclined("no")))
-        raise ValueError("why")
-
-    assert cause_of(ship) == ("", "ValueError", "why")
-
-
-def test_an_iteration_has_no_number() -> None:
-    def body(ctx: Context, state: int) -> Any:
-        if state == 2:
-            ctx.step("fetch", raising(RollbackError("no")))
-        return Continue(state + 1)
-
-    assert cause_of(lambda ctx: ctx.loop("poll", body, 0)) == ("poll / ~ / fetch", "RollbackError", "no")
 
 
 def test_numbered_steps_have_one_cause() -> None:
@@ -198,25 +216,6 @@ def test_a_join_is_explained_by_the_branch_that_failed_first() -> None:
         )
 
     assert cause_of(ship, passes=2) == ("both / b / label", "CardDeclined", "first")
-
-
-def test_a_branch_of_a_branch_is_explained_by_its_step() -> None:
-    def inner(ctx: Context) -> None:
-        ctx.join("in", {"x": lambda c: c.step("label", raising(CardDeclined("no")))})
-
-    assert cause_of(lambda ctx: ctx.join("out", {"y": inner})) == ("out / y / in / x / label", "CardDeclined", "no")
-
-
-def test_a_branchs_own_error_is_shown_at_the_branch() -> None:
-    def own(_ctx: Context) -> None:
-        raise ValueError("why")
-
-    assert cause_of(lambda ctx: ctx.join("both", {"a": own})) == ("both / a", "ValueError", "why")
-
-
-def test_a_race_that_all_have_lost_is_explained_by_the_first() -> None:
-    branches = {"a": lambda c: c.step("s", raising(CardDeclined("no")))}
-    assert cause_of(lambda ctx: ctx.race("which", branches)) == ("which / a / s", "CardDeclined", "no")
 
 
 def test_after_a_compensation_the_cause_is_that_of_the_failure() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,17 +15,6 @@ from tests.core.flavours import Flavour
 from tests.support.errors import check_failed, error_of
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(params=["sync", "async"])
-def flavour(request: pytest.FixtureRequest) -> Flavour:
-    return Flavour(request.param)
-
-
-@pytest.fixture
-def h() -> Iterator[Harness]:
-    with Harness() as harness:
-        yield harness
 
 
 def names() -> list[str]:
@@ -183,20 +171,19 @@ def test_in_branches_it_is_crash_proof(h: Harness, flavour: Flavour) -> None:
 # -- inside a transaction of the workflow's
 
 
-def test_an_operation_inside_a_transaction_stops_the_run_before_anything_runs() -> None:
+def test_an_operation_inside_a_transaction_stops_the_run_before_anything_runs(h: Harness) -> None:
     called: list[int] = []
 
     def ship(ctx: Context) -> None:
         with transaction.atomic():
             ctx.step("charge", called.append, 1)
 
-    with Harness() as h:
-        ended = h.run(h.start(ship))
+    ended = h.run(h.start(ship))
     check_failed(ended, OpenTransactionError.__name__, 'step "charge" was called inside transaction.atomic()')
     assert called == []
 
 
-def test_code_that_swallows_the_error_does_not_go_on() -> None:
+def test_code_that_swallows_the_error_does_not_go_on(h: Harness) -> None:
     def ship(ctx: Context) -> str:
         try:
             with transaction.atomic():
@@ -205,9 +192,7 @@ def test_code_that_swallows_the_error_does_not_go_on() -> None:
             pass
         return "shipped"
 
-    with Harness() as h:
-        ended = h.run(h.start(ship))
-    assert (ended.state, ended.error and ended.error.type) == ("failed", OpenTransactionError.__name__)
+    check_failed(h.run(h.start(ship)), OpenTransactionError.__name__)
 
 
 # -- other options of a step
