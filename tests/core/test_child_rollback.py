@@ -264,10 +264,9 @@ def test_a_failed_child_was_compensated_by_its_own_failure(h: Harness) -> None:
 
 
 @both
-def test_a_crash_at_each_commit(parent: Any) -> None:
+def test_a_crash_at_each_commit(h: Harness, parent: Any) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        assert h.crash_everywhere(parent) >= 30
+    assert h.crash_everywhere(parent) >= 30
     counts = {each: undone().count(each) for each in ORDER}
     assert min(counts.values()) >= 30, counts
 

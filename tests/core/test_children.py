@@ -182,7 +182,7 @@ def test_an_error_that_makes_a_sentence_of_its_argument_says_it_once_to_the_pare
     assert end.error.message.endswith("children.declined failed: DeclinedError: declined with code 51")
 
 
-def test_the_attributes_of_a_failure_are_the_same_on_replay() -> None:
+def test_the_attributes_of_a_failure_are_the_same_on_replay(h: Harness) -> None:
     FAIL.add("a")
     seen: list[Any] = []
 
@@ -195,8 +195,7 @@ def test_the_attributes_of_a_failure_are_the_same_on_replay() -> None:
         ctx.sleep("s", 60)
         return "caught"
 
-    with Harness() as h:
-        assert h.finish(h.start(catches.using(id="p"))).output == "caught"
+    assert h.finish(h.start(catches.using(id="p"))).output == "caught"
     assert seen == [("p:label", "children.one", "CriticalError", "no a")] * 2
 
 

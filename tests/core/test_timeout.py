@@ -342,12 +342,11 @@ def test_the_setting_decides(
 
 
 @pytest.mark.parametrize("options", [{"timeout": "109500 days"}, {"heartbeat": "109500 days", "timeout": 0}])
-def test_it_may_be_longer_than_any_process_lives(flavour: Flavour, options: dict[str, Any]) -> None:
+def test_it_may_be_longer_than_any_process_lives(h: Harness, flavour: Flavour, options: dict[str, Any]) -> None:
     async def ship(ctx: Any) -> Any:
         return await ctx.step("charge", flavour.function(lambda: "charged"), **options)
 
-    with Harness() as h:
-        done = h.run(h.start(flavour(ship)))
+    done = h.run(h.start(flavour(ship)))
     assert (done.output, done.error) == ("charged", None)
 
 

@@ -32,7 +32,7 @@ from durable.errors import (
     WorkflowError,
 )
 from durable.testing import Harness
-from tests.support.errors import check_failed
+from tests.support.errors import check_failed, error_of
 
 
 def waits(ctx: Context) -> None:
@@ -44,23 +44,21 @@ def ends(ctx: Context) -> None:
 
 
 class TestAVerbThatIsNotAllowed:
-    def test_it_names_the_run_and_a_way_out(self) -> None:
-        with Harness() as h:
-            run = h.start(ends, id="order-42")
-            h.finish(run)
-            with pytest.raises(InvalidTransitionError) as refused:
-                run.pause()
+    def test_it_names_the_run_and_a_way_out(self, h: Harness) -> None:
+        run = h.start(ends, id="order-42")
+        h.finish(run)
+        with pytest.raises(InvalidTransitionError) as refused:
+            run.pause()
         assert str(refused.value).startswith("cannot pause a run that is completed; allowed when it is ")
         assert 'Run "order-42" has ended: restart() begins a new one' in str(refused.value)
         assert refused.value.run_id == "order-42"
 
-    def test_a_paused_run_is_to_be_resumed_first(self) -> None:
-        with Harness() as h:
-            run = h.start(waits)
-            h.settle()
+    def test_a_paused_run_is_to_be_resumed_first(self, h: Harness) -> None:
+        run = h.start(waits)
+        h.settle()
+        run.pause()
+        with pytest.raises(InvalidTransitionError, match=r"resume\(\) it first"):
             run.pause()
-            with pytest.raises(InvalidTransitionError, match=r"resume\(\) it first"):
-                run.pause()
 
     @pytest.mark.parametrize("state", RunState)
     def test_there_is_advice_for_every_state(self, state: RunState) -> None:
@@ -77,44 +75,39 @@ class TestAVerbThatIsNotAllowed:
 class TestAReceiveThatIsMisspelt:
     @pytest.mark.parametrize("keywords", [{"name": "go"}, {"queue": "go"}, {"nmaes": ["go"]}])
     @pytest.mark.parametrize("operation", ["next", "next_batch"])
-    def test_the_error_says_how_to_write_it(self, operation: str, keywords: dict[str, Any]) -> None:
+    def test_the_error_says_how_to_write_it(self, h: Harness, operation: str, keywords: dict[str, Any]) -> None:
         def misspelt(ctx: Context) -> None:
             getattr(ctx.queue, operation)("wait", **keywords)
 
         async def awaited(ctx: AsyncContext) -> None:
             await getattr(ctx.queue, operation)("wait", **keywords)
 
-        with Harness() as h:
-            for workflow in (misspelt, awaited):
-                error = h.finish(h.start(workflow)).error
-                assert error is not None
-                assert error.type == "TypeError"
-                assert next(iter(keywords)) in error.message
-                assert error.message.endswith("names are the queues it waits for")
+        for each in (misspelt, awaited):
+            error = error_of(h.finish(h.start(each)))
+            assert error.type == "TypeError"
+            assert next(iter(keywords)) in error.message
+            assert error.message.endswith("names are the queues it waits for")
 
     @pytest.mark.parametrize("operation", ["next", "next_batch"])
     @pytest.mark.parametrize(("misspelt", "meant"), [("time_out", "timeout"), ("completeable", "completable")])
-    def test_a_misspelt_option_is_answered_with_the_nearest(self, operation: str, misspelt: str, meant: str) -> None:
+    def test_a_misspelt_option_is_answered_with_the_nearest(
+        self, h: Harness, operation: str, misspelt: str, meant: str
+    ) -> None:
         def wait(ctx: Context) -> None:
             getattr(ctx.queue, operation)("approved", **{misspelt: 5})
 
         async def awaited(ctx: AsyncContext) -> None:
             await getattr(ctx.queue, operation)("approved", **{misspelt: 5})
 
-        with Harness() as h:
-            for workflow in (wait, awaited):
-                error = h.finish(h.start(workflow)).error
-                assert error is not None
-                assert re.search(f"[Dd]id you mean ['\"]{meant}['\"]", error.message)
+        for each in (wait, awaited):
+            told = error_of(h.finish(h.start(each))).message
+            assert re.search(f"[Dd]id you mean ['\"]{meant}['\"]", told)
 
-    def test_what_the_operation_itself_refuses_is_left_as_it_is(self) -> None:
+    def test_what_the_operation_itself_refuses_is_left_as_it_is(self, h: Harness) -> None:
         def text(ctx: Context) -> None:
             ctx.queue.next("wait", names="go")
 
-        with Harness() as h:
-            error = h.finish(h.start(text)).error
-        assert error is not None
-        assert error.message.endswith("write names=['go']")
+        assert error_of(h.finish(h.start(text))).message.endswith("write names=['go']")
 
 
 class TestWhatCannotBeRead:
@@ -151,12 +144,11 @@ def child(ctx: Context) -> int:
     return 1
 
 
-def test_a_start_without_an_id_between_steps_is_refused() -> None:
+def test_a_start_without_an_id_between_steps_is_refused(h: Harness) -> None:
     def ship(ctx: Context) -> None:
         child.start()
 
-    with Harness() as h:
-        ended = h.run(h.start(ship))
+    ended = h.run(h.start(ship))
     check_failed(ended, OutsideStepError.__name__, "start it in a step, or with using(id=...)")
 
 
