@@ -177,73 +177,20 @@ def _read_str(node: object) -> str:
     return base64.b64decode(_text(node), validate=True).decode("utf-8", "surrogatepass")
 
 
-def _write_int(value: int) -> Any:
-    return value if value.bit_length() <= _PLAIN_INT_BITS else {MARK + "int": hex(value)}
-
-
-def _read_int(node: object) -> int:
-    return int(_text(node), 16)
-
-
-def _write_float(value: float) -> Any:
-    return value if math.isfinite(value) else {MARK + "float": str(value)}
-
-
-def _read_float(node: object) -> float:
-    return _ODD_FLOATS[_text(node)]
-
-
-def _write_complex(value: complex) -> Any:
-    return {MARK + "complex": [repr(value.real), repr(value.imag)]}
-
-
 def _read_complex(node: Any) -> complex:
     real, imaginary = node
     return complex(float(_text(real)), float(_text(imaginary)))
-
-
-def _write_bytes(value: bytes) -> Any:
-    return {MARK + "bytes": base64.b64encode(value).decode("ascii")}
-
-
-def _read_bytes(node: object) -> bytes:
-    return base64.b64decode(_text(node), validate=True)
-
-
-# Decimal, UUID ---------------------------------------------------------------------------------------------------
-
-
-def _write_decimal(value: Decimal) -> Any:
-    return {MARK + "decimal": str(value)}
-
-
-def _read_decimal(node: object) -> Decimal:
-    return Decimal(_text(node))
-
-
-def _write_uuid(value: UUID) -> Any:
-    return {MARK + "uuid": str(value)}
-
-
-def _read_uuid(node: object) -> UUID:
-    return UUID(_text(node))
 
 
 # Moments ---------------------------------------------------------------------------------------------------------
 # ISO text where that says it all; else [naive ISO text, zone, fold], the zone being the key of a ZoneInfo or
 # [offset in microseconds, name] or null.
 
-_read_iso_datetime: Final = dt.datetime.fromisoformat
-_read_iso_time: Final = dt.time.fromisoformat
 _read_iso_date: Final = dt.date.fromisoformat
 
 
 def write_datetime(value: dt.datetime) -> Any:
     return {MARK + "datetime": _moment(value)}
-
-
-def _write_time(value: dt.time) -> Any:
-    return {MARK + "time": _moment(value)}
 
 
 def _moment(value: dt.datetime | dt.time) -> Any:
@@ -273,18 +220,16 @@ def _zone(zone: dt.tzinfo | None) -> Any:
     )
 
 
-def _read_datetime(node: Any) -> dt.datetime:
-    if type(node) is str:
-        return _read_iso_datetime(node)
-    text, zone, fold = node
-    return _read_iso_datetime(text).replace(tzinfo=_read_zone(zone), fold=fold)
+def _reader_of(from_iso: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Return the reader of moments whose class reads ISO text in this way."""
 
+    def read(node: Any) -> Any:
+        if type(node) is str:
+            return from_iso(node)
+        text, zone, fold = node
+        return from_iso(text).replace(tzinfo=_read_zone(zone), fold=fold)
 
-def _read_time(node: Any) -> dt.time:
-    if type(node) is str:
-        return _read_iso_time(node)
-    text, zone, fold = node
-    return _read_iso_time(text).replace(tzinfo=_read_zone(zone), fold=fold)
+    return read
 
 
 def _read_zone(node: Any) -> dt.tzinfo | None:
@@ -308,14 +253,6 @@ def write_date(value: dt.date) -> Any:
     return {MARK + "date": value.isoformat()}
 
 
-def _read_date(node: object) -> dt.date:
-    return _read_iso_date(_text(node))
-
-
-def _write_timedelta(value: dt.timedelta) -> Any:
-    return {MARK + "timedelta": [value.days, value.seconds, value.microseconds]}
-
-
 def _read_timedelta(node: Any) -> dt.timedelta:
     days, seconds, microseconds = node
     return dt.timedelta(days=days, seconds=seconds, microseconds=microseconds)
@@ -325,28 +262,28 @@ WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
     str: write_str,
     bool: _same,
     type(None): _same,
-    int: _write_int,
-    float: _write_float,
-    complex: _write_complex,
-    bytes: _write_bytes,
-    Decimal: _write_decimal,
-    UUID: _write_uuid,
+    int: lambda value: value if value.bit_length() <= _PLAIN_INT_BITS else {MARK + "int": hex(value)},
+    float: lambda value: value if math.isfinite(value) else {MARK + "float": str(value)},
+    complex: lambda value: {MARK + "complex": [repr(value.real), repr(value.imag)]},
+    bytes: lambda value: {MARK + "bytes": base64.b64encode(value).decode("ascii")},
+    Decimal: lambda value: {MARK + "decimal": str(value)},
+    UUID: lambda value: {MARK + "uuid": str(value)},
     dt.datetime: write_datetime,
     dt.date: write_date,
-    dt.time: _write_time,
-    dt.timedelta: _write_timedelta,
+    dt.time: lambda value: {MARK + "time": _moment(value)},
+    dt.timedelta: lambda value: {MARK + "timedelta": [value.days, value.seconds, value.microseconds]},
 }
 
 READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     MARK + "str": _read_str,
-    MARK + "int": _read_int,
-    MARK + "float": _read_float,
+    MARK + "int": lambda node: int(_text(node), 16),
+    MARK + "float": lambda node: _ODD_FLOATS[_text(node)],
     MARK + "complex": _read_complex,
-    MARK + "bytes": _read_bytes,
-    MARK + "decimal": _read_decimal,
-    MARK + "uuid": _read_uuid,
-    MARK + "datetime": _read_datetime,
-    MARK + "date": _read_date,
-    MARK + "time": _read_time,
+    MARK + "bytes": lambda node: base64.b64decode(_text(node), validate=True),
+    MARK + "decimal": lambda node: Decimal(_text(node)),
+    MARK + "uuid": lambda node: UUID(_text(node)),
+    MARK + "datetime": _reader_of(dt.datetime.fromisoformat),
+    MARK + "date": lambda node: _read_iso_date(_text(node)),
+    MARK + "time": _reader_of(dt.time.fromisoformat),
     MARK + "timedelta": _read_timedelta,
 }
