@@ -309,31 +309,36 @@ def test_every_change_of_every_zone_in_two_years_is_as_searched() -> None:
             assert list(until(fields.text, zone, begin, end)) == searched(fields, zone, begin, end), zone
 
 
+#: By what happens to a local time, a rule, since when it is asked, and the first moments.
+CHANGED: dict[str, tuple[str, datetime, list[datetime]]] = {
+    "one that does not exist runs at the first instant after the gap": (
+        "30 2 * * *",
+        local("2026-03-28T12:00", BERLIN),
+        [datetime(2026, 3, 29, 1, 0, tzinfo=UTC), datetime(2026, 3, 30, 0, 30, tzinfo=UTC)],
+    ),
+    "several in the gap run once": (
+        "0,20,40 2 * * *",
+        local("2026-03-28T12:00", BERLIN),
+        [datetime(2026, 3, 29, 1, 0, tzinfo=UTC), datetime(2026, 3, 30, 0, 0, tzinfo=UTC)],
+    ),
+    "one that occurs twice runs the first time": (
+        "30 2 * * *",
+        local("2026-10-24T12:00", BERLIN),
+        [datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 26, 1, 30, tzinfo=UTC)],
+    ),
+    "asked in the second of two equal hours, it does not go back": (
+        "30 2 * * *",
+        local("2026-10-25T02:10", BERLIN, fold=1),
+        [datetime(2026, 10, 26, 1, 30, tzinfo=UTC)],
+    ),
+}
+
+
 class TestChangesOfTheOffset:
-    def test_a_local_time_that_does_not_exist_runs_at_the_first_instant_after_the_gap(self) -> None:
-        after = local("2026-03-28T12:00", BERLIN)
-        assert moments("30 2 * * *", BERLIN, after, 2) == [
-            datetime(2026, 3, 29, 1, 0, tzinfo=UTC),
-            datetime(2026, 3, 30, 0, 30, tzinfo=UTC),
-        ]
-
-    def test_several_times_in_the_gap_run_once(self) -> None:
-        after = local("2026-03-28T12:00", BERLIN)
-        assert moments("0,20,40 2 * * *", BERLIN, after, 2) == [
-            datetime(2026, 3, 29, 1, 0, tzinfo=UTC),
-            datetime(2026, 3, 30, 0, 0, tzinfo=UTC),
-        ]
-
-    def test_a_local_time_that_occurs_twice_runs_the_first_time(self) -> None:
-        after = local("2026-10-24T12:00", BERLIN)
-        assert moments("30 2 * * *", BERLIN, after, 2) == [
-            datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
-            datetime(2026, 10, 26, 1, 30, tzinfo=UTC),
-        ]
-
-    def test_asked_in_the_second_of_two_equal_hours_it_does_not_go_back(self) -> None:
-        after = local("2026-10-25T02:10", BERLIN, fold=1)
-        assert moments("30 2 * * *", BERLIN, after, 1) == [datetime(2026, 10, 26, 1, 30, tzinfo=UTC)]
+    @pytest.mark.parametrize("what", CHANGED)
+    def test_a_local_time(self, what: str) -> None:
+        rule, after, expected = CHANGED[what]
+        assert moments(rule, BERLIN, after, len(expected)) == expected
 
     @pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25), ("2026-07-01", 24)])
     def test_every_hour_follows_instants(self, day: str, hours: int) -> None:
