@@ -59,8 +59,7 @@ def project(settings: Any) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_the_gate_knows_of_a_migration_that_is_still_to_be_applied(deploys: Deploys) -> None:
-    deploys.deploy(old)
-    deploys.start()
+    deploys.deploy(old).start()
     deploys.deploy(new)
     assert deploys.goes_on()
     deploys.deploy(old)
@@ -68,8 +67,7 @@ def test_the_gate_knows_of_a_migration_that_is_still_to_be_applied(deploys: Depl
 
 
 def test_without_the_migration_the_gate_reports_the_run(deploys: Deploys) -> None:
-    deploys.deploy(old)
-    deploys.start()
+    deploys.deploy(old).start()
     deploys.deploy(new)
     assert deploys.finding().location == "charge card"
 
@@ -81,15 +79,13 @@ def test_the_gate_reports_a_run_that_has_both_names(deploys: Deploys) -> None:
         ctx.step("charge card", print)
         ctx.sleep("wait", "1 day")
 
-    deploys.deploy(both)
-    deploys.start()
+    deploys.deploy(both).start()
     deploys.deploy(new)
     assert 'both "charge" and "charge card"' in str(deploys.finding())
 
 
 def test_after_the_migration_the_gate_reports_neither_code(deploys: Deploys) -> None:
-    deploys.deploy(old)
-    deploys.start()
+    deploys.deploy(old).start()
     apply(RenameStep(NAME, "charge", "charge card", wait=0))
     assert deploys.goes_on()
     deploys.deploy(new)
@@ -98,8 +94,7 @@ def test_after_the_migration_the_gate_reports_neither_code(deploys: Deploys) -> 
 
 @pytest.mark.usefixtures("project")
 def test_a_history_of_a_file_fits_under_the_names_of_all_migrations(deploys: Deploys) -> None:
-    deploys.deploy(old)
-    deploys.start()
+    deploys.deploy(old).start()
     at = deploys.at
     run = at.store.get("order-1")
     assert run is not None

@@ -177,8 +177,7 @@ def shop() -> Shop:
 def begin(deploys: Deploys, shop: Shop, home: str = "models", number: int = 7) -> None:
     """Begin a run with code that has the classes in this module."""
     with modules(**{home: SHAPES}) as at:
-        deploys.deploy(shop.order(at[home]))
-        deploys.start(at[home].Order(number))
+        deploys.deploy(shop.order(at[home])).start(at[home].Order(number))
     assert Run.objects.get().state == "sleeping"
 
 
@@ -333,8 +332,7 @@ def test_a_look_on_an_event_loop(looks: list[int]) -> None:
 
 def test_a_run_whose_names_are_there_looks_for_nothing(deploys: Deploys, shop: Shop, looks: list[int]) -> None:
     with modules(models=SHAPES) as at:
-        deploys.deploy(shop.order(at["models"]))
-        deploys.start(at["models"].Order(7))
+        deploys.deploy(shop.order(at["models"])).start(at["models"].Order(7))
         assert go_on(deploys) == "completed"
     assert looks == []
 

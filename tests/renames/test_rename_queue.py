@@ -13,10 +13,11 @@ from django.utils import timezone
 
 from durable import Schedule, every
 from durable.core.errors import BulkCountError, HoldError
+from durable.core.limits import ranks
 from durable.core.limits.ranks import Ranking
 from durable.core.names.renames import AliasKind, names_of_queue, put_queues_in_force
 from durable.core.new_runs import NewRun
-from durable.core.records import HoldKind
+from durable.core.records import HoldKind, RunRecord
 from durable.inspection.explanation import explain
 from durable.inspection.pagination import RunOrder
 from durable.inspection.runs import RunCriteria, list_runs
@@ -80,11 +81,29 @@ def bulk_order(verb: str, queue: str) -> BulkOrder:
 
 def take_off(store: Store, run_ids: list[str]) -> None:
     """Have these runs end."""
-    now = timezone.now()
     for each in run_ids:
-        claimed = store.claim_run(each, now=now, lease_until=now + timedelta(minutes=1), worker="test")
-        assert claimed is not None
-        finish(claimed, store)
+        finish(claimed(store, each), store)
+
+
+def claimed(store: Store, run_id: str) -> RunRecord:
+    now = timezone.now()
+    run = store.claim_run(run_id, now=now, lease_until=now + timedelta(minutes=1), worker="test")
+    assert run is not None
+    return run
+
+
+def executed(store: Store, *queues: str) -> list[str]:
+    """The runs that workers of these queues execute now, in order."""
+    passes = Passes()
+    for each in queues:
+        work_off(each, store=store, execute=passes)
+    return passes.passed
+
+
+def apply_elsewhere() -> None:
+    """Apply the rename in another process, of which this one has heard nothing."""
+    apply(RENAME, is_known=False)
+    put_queues_in_force(())
 
 
 def queue_of(run_id: str) -> str:
@@ -104,9 +123,7 @@ def test_a_worker_of_either_name_executes_the_runs_of_both(store: Store, served:
     apply(RENAME)
     assert {queue_of(each) for each in before} == {NEW}
     old, new = new_runs(store, 3), new_runs(store, 3, queue=NEW)  # of code of either name, since
-    passes = Passes()
-    work_off(served, store=store, execute=passes)
-    assert sorted(passes.passed) == sorted([*before, *old, *new])
+    assert sorted(executed(store, served)) == sorted([*before, *old, *new])
 
 
 def test_ended_runs_stay_where_they_were_and_what_reopens_them_has_them_served(store: Store) -> None:
@@ -118,12 +135,10 @@ def test_ended_runs_stay_where_they_were_and_what_reopens_them_has_them_served(s
 
 def test_a_run_that_a_worker_has_is_rewritten_and_written_as_ever(store: Store) -> None:
     [run_id] = new_runs(store)
-    now = timezone.now()
-    claimed = store.claim_run(run_id, now=now, lease_until=now + timedelta(minutes=1), worker="test")
-    assert claimed is not None
+    held = claimed(store, run_id)
     apply(RENAME)
-    assert claimed.queue == OLD
-    finish(claimed, store)
+    assert held.queue == OLD
+    finish(held, store)
     assert (queue_of(run_id), states()) == (NEW, {"completed"})
 
 
@@ -152,9 +167,7 @@ def test_the_reverse_gives_open_runs_the_old_name_and_both_go_on_to_be_served(st
     unapply(RENAME)
     assert {queue_of(each) for each in runs} == {OLD}
     runs += new_runs(store, queue=NEW)
-    passes = Passes()
-    work_off(OLD, store=store, execute=passes)
-    assert sorted(passes.passed) == sorted(runs)
+    assert sorted(executed(store, OLD)) == sorted(runs)
     apply(RENAME)
     assert RenamedName.objects.get().kind == AliasKind.QUEUE
 
@@ -172,9 +185,7 @@ def test_several_names_one_after_the_other(store: Store) -> None:
     apply(RenameQueue(NEW, "third", wait=0))
     assert queue_of(runs[0]) == "third"
     runs += [*new_runs(store), *new_runs(store, queue=NEW)]
-    passes = Passes()
-    work_off(NEW, store=store, execute=passes)
-    assert sorted(passes.passed) == sorted(runs)
+    assert sorted(executed(store, NEW)) == sorted(runs)
 
 
 def test_a_later_migration_rewrites_what_old_code_has_started_since(store: Store) -> None:
@@ -193,30 +204,23 @@ def test_a_job_that_was_in_redis_before_finds_the_runs(store: Store) -> None:
     notify.notify(OLD)
     apply(RENAME)
     [job] = [each for each in jobs() if list(each.args) == [OLD]]
-    passes = Passes()
-    work_off(job.args[0], store=store, execute=passes)
-    assert sorted(passes.passed) == sorted(runs)
+    assert sorted(executed(store, job.args[0])) == sorted(runs)
 
 
 def test_a_running_worker_learns_of_it_with_its_next_sign(store: Store) -> None:
     runs = new_runs(store, 3)
     presence = Presence(queues=[OLD], slots=1, stop=ShutdownFlag(), passes=lambda: 0)
     with presence:
-        apply(RENAME, is_known=False)
-        put_queues_in_force(())  # as another process than that of the migration
-        passes = Passes()
-        work_off(OLD, store=store, execute=passes)
-        assert passes.passed == []
+        apply_elsewhere()
+        assert executed(store, OLD) == []
         presence._next_at = 0.0  # 15 seconds later
         presence.sign()
-        work_off(OLD, store=store, execute=passes)
-    assert sorted(passes.passed) == sorted(runs)
+        assert sorted(executed(store, OLD)) == sorted(runs)
 
 
 def test_a_work_horse_learns_of_it_in_its_only_job(store: Store) -> None:
     runs = new_runs(store, 3)
-    apply(RENAME, is_known=False)
-    put_queues_in_force(())
+    apply_elsewhere()
     passes = Passes()
     with WorkerLoop(InlinePool(), store=store, execute=passes, stop=ShutdownFlag(), learns_names=True) as loop:
         loop.work(OLD)
@@ -225,8 +229,7 @@ def test_a_work_horse_learns_of_it_in_its_only_job(store: Store) -> None:
 
 def test_the_sweep_learns_of_it_and_notifies_the_name_that_the_settings_have(store: Store) -> None:
     new_runs(store)
-    apply(RENAME, is_known=False)
-    put_queues_in_force(())
+    apply_elsewhere()
     take_job()
     Sweep(store).tick(timezone.now())
     assert [list(each.args) for each in jobs()] == [[OLD]]
@@ -236,8 +239,7 @@ def test_the_sweep_learns_of_it_and_notifies_the_name_that_the_settings_have(sto
 @pytest.mark.usefixtures("both_names")
 def test_the_sweep_learns_of_it_where_the_settings_have_both_names(store: Store) -> None:
     new_runs(store)
-    apply(RENAME, is_known=False)
-    put_queues_in_force(())
+    apply_elsewhere()
     redis_clients.client(OLD).flushdb()
     Sweep(store).tick(timezone.now())
     assert [redis_clients.rq_queue(each).count for each in (OLD, NEW)] == [1, 1]
@@ -270,8 +272,7 @@ def test_all_names_that_the_settings_have_are_notified(store: Store) -> None:
 def test_code_that_does_not_know_a_name_looks_whether_it_is_one_of_its_own(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    apply(RENAME, is_known=False)
-    put_queues_in_force(())
+    apply_elsewhere()
     redis_clients.client(NEW).flushdb()
     notify.notify(OLD)
     assert redis_clients.rq_queue(NEW).count == 1
@@ -308,10 +309,7 @@ def test_a_paused_queue_stays_paused_under_either_name(store: Store) -> None:
     pause_queue(OLD)
     apply(RENAME, is_known=False)
     runs += [*new_runs(store), *new_runs(store, queue=NEW)]
-    passes = Passes()
-    for name in (OLD, NEW):
-        work_off(name, store=store, execute=passes)
-    assert passes.passed == []
+    assert executed(store, OLD, NEW) == []
     with pytest.raises(HoldError):
         pause_queue(NEW)
     resume_queue(NEW)
@@ -319,8 +317,7 @@ def test_a_paused_queue_stays_paused_under_either_name(store: Store) -> None:
     pause_queue(NEW)  # an operator who sees the new name
     assert set(Hold.objects.values_list("kind", "name")) == {(HoldKind.QUEUE, OLD), (HoldKind.QUEUE, NEW)}
     resume_queue(OLD)
-    work_off(OLD, store=store, execute=passes)
-    assert sorted(passes.passed) == sorted(runs)
+    assert sorted(executed(store, OLD)) == sorted(runs)
 
 
 def test_the_reverse_keeps_the_pause(store: Store) -> None:
@@ -329,9 +326,7 @@ def test_the_reverse_keeps_the_pause(store: Store) -> None:
     Hold.objects.filter(name=OLD).delete()  # of an operator whose process did not know of the rename
     new_runs(store, queue=NEW)
     unapply(RENAME)
-    passes = Passes()
-    work_off(OLD, store=store, execute=passes)
-    assert passes.passed == []
+    assert executed(store, OLD) == []
 
 
 # -- priorities and shares
@@ -350,29 +345,25 @@ def test_runs_with_ranks_are_claimed_in_their_order_under_the_other_name(store: 
     for number in range(3):
         ranked(store, f"a-{number}", Ranking(share="a"))
     ranked(store, "b-0", Ranking(share="b"))
-    before = [each.id for each in _claimable_order(store, OLD)]
+    before = _claimable_order(OLD)
     apply(RENAME)
     assert not Run.objects.filter(queue=OLD).exists()
     assert set(Lane.objects.filter(queue=NEW).values_list("head_start", flat=True)) == {0, 600}
-    passes = Passes()
-    work_off(OLD, store=store, execute=passes)
-    assert passes.passed[0] == first
-    assert passes.passed == before
-    assert set(passes.passed) == {*plain, "first", "a-0", "a-1", "a-2", "b-0"}
+    found = executed(store, OLD)
+    assert found[0] == first
+    assert found == before
+    assert set(found) == {*plain, "first", "a-0", "a-1", "a-2", "b-0"}
     assert RunRank.objects.count() == 5
 
 
-def _claimable_order(store: Store, queue: str) -> list[Run]:
+def _claimable_order(queue: str) -> list[str]:
     """The runs in the order in which claims take them: by head start and tag, as `durable.core.limits.ranks` has it."""
-    from durable.core.limits.ranks import Candidate
-    from durable.core.limits.ranks import ranked as in_order
-
-    found = Run.objects.filter(queue=queue)
-    by_id = {each.id: each for each in found}
-    order = in_order(
-        [Candidate(each.id, each.wake_at, each.head_start or 0, each.start_tag) for each in found if each.wake_at]
-    )
-    return [by_id[each.run_id] for each in order]
+    candidates = [
+        ranks.Candidate(each.id, each.wake_at, each.head_start or 0, each.start_tag)
+        for each in Run.objects.filter(queue=queue)
+        if each.wake_at
+    ]
+    return [each.run_id for each in ranks.ranked(candidates)]
 
 
 def test_shares_go_on_from_where_they_are(store: Store) -> None:
@@ -381,10 +372,9 @@ def test_shares_go_on_from_where_they_are(store: Store) -> None:
     apply(RENAME)
     ranked(store, "a-new", Ranking(share="a"), NEW)
     ranked(store, "b-new", Ranking(share="b"), NEW)
-    passes = Passes()
-    work_off(NEW, store=store, execute=passes)
-    assert passes.passed.index("b-new") < passes.passed.index("a-4")
-    assert passes.passed[-1] == "a-new"
+    found = executed(store, NEW)
+    assert found.index("b-new") < found.index("a-4")
+    assert found[-1] == "a-new"
     assert Share.objects.filter(queue=NEW).count() == 3
 
 
@@ -408,8 +398,7 @@ def test_a_bulk_under_way_finds_the_runs_under_their_new_name(store: Store, aske
     take_off(store, ended)
     order = bulk_order("cancel", asked)
     done, cursor = perform_page(order, None, limit=2) if asked == OLD else ([], None)
-    apply(RENAME, is_known=False)
-    put_queues_in_force(())
+    apply_elsewhere()
     more, after = perform_page(order, cursor)
     assert after is None
     assert sorted(each.run_id for each in [*done, *more] if each.outcome == "done") == sorted(runs)
@@ -459,8 +448,7 @@ def test_pages_know_that_a_worker_of_one_name_serves_both(store: Store) -> None:
         name="one:1:a", host="one", pid=1, queues=[OLD], slots=1, started_at=now, last_seen_at=now, state="serving"
     )
     [run_id] = new_runs(store)
-    apply(RENAME, is_known=False)
-    put_queues_in_force(())
+    apply_elsewhere()
     [found] = [each for each in worker_overview().queues if each.name == NEW]
     assert (found.workers, found.is_known, found.has_runs) == (1, True, True)
     put_queues_in_force(())
@@ -514,9 +502,7 @@ def test_a_run_whose_row_is_locked_keeps_the_old_name_and_is_served(
         apply(RENAME)
         assert [queue_of(each) for each in runs] == [NEW, OLD, NEW]
     assert "1 run that other transactions have locked keeps the old name" in capsys.readouterr().out
-    passes = Passes()
-    work_off(NEW, store=store, execute=passes)
-    assert sorted(passes.passed) == sorted(runs)
+    assert sorted(executed(store, NEW)) == sorted(runs)
 
 
 def test_a_plain_queue_costs_no_statement(django_assert_num_queries: Any) -> None:

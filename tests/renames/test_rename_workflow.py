@@ -69,8 +69,7 @@ def name_of(run_id: str = "order-1") -> str:
 
 @pytest.mark.parametrize("name", [NAME, NEW])
 def test_code_of_either_name_goes_on_with_a_rewritten_run(deploys: Deploys, shop: Shop, name: str) -> None:
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     apply(RENAME)
     assert name_of() == NEW
     deploys.deploy(shop.order, name)
@@ -84,8 +83,7 @@ def test_code_of_either_name_goes_on_with_a_run_that_the_other_has_started_since
     deploys: Deploys, shop: Shop, before: str, after: str
 ) -> None:
     apply(RENAME)
-    deploys.deploy(shop.order, before)
-    deploys.start()
+    deploys.deploy(shop.order, before).start()
     assert name_of() == before
     deploys.deploy(shop.order, after)
     assert deploys.goes_on()
@@ -94,16 +92,14 @@ def test_code_of_either_name_goes_on_with_a_run_that_the_other_has_started_since
 
 
 def test_a_worker_that_does_not_know_of_the_rename_learns_of_it_in_the_pass(deploys: Deploys, shop: Shop) -> None:
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     apply(RENAME, is_known=False)
     assert go_on(deploys) == "completed"
     assert len(shop.keys) == 1
 
 
 def test_a_name_that_no_code_has_waits_for_other_code(deploys: Deploys, shop: Shop) -> None:
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     apply(RenameWorkflow("gate.other", "gate.another"))
     Run.objects.update(workflow="gate.another")
     due()
@@ -113,8 +109,7 @@ def test_a_name_that_no_code_has_waits_for_other_code(deploys: Deploys, shop: Sh
 
 
 def test_the_reverse_gives_runs_the_old_name_and_both_go_on_to_fit(deploys: Deploys, shop: Shop) -> None:
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     deploys.start(id="order-2")
     apply(RENAME)
     unapply(RENAME)
@@ -128,16 +123,14 @@ def test_the_reverse_gives_runs_the_old_name_and_both_go_on_to_fit(deploys: Depl
 
 
 def test_the_reverse_of_what_was_never_applied_changes_nothing(deploys: Deploys, shop: Shop) -> None:
-    deploys.deploy(shop.order, NEW)
-    deploys.start()
+    deploys.deploy(shop.order, NEW).start()
     unapply(RENAME)
     assert name_of() == NEW
     assert not RenamedName.objects.exists()
 
 
 def test_several_names_one_after_the_other(deploys: Deploys, shop: Shop) -> None:
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     apply(RENAME)
     apply(RenameWorkflow(NEW, "gate.third", wait=0))
     assert name_of() == "gate.third"
@@ -148,8 +141,7 @@ def test_several_names_one_after_the_other(deploys: Deploys, shop: Shop) -> None
 
 def test_a_later_migration_rewrites_what_old_code_has_started_since(deploys: Deploys, shop: Shop) -> None:
     apply(RENAME)
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     apply(RenameWorkflow(NAME, NEW))
     assert name_of() == NEW
     assert RenamedName.objects.count() == 1
@@ -162,8 +154,7 @@ def test_steps_that_were_renamed_before_and_after(deploys: Deploys, shop: Shop) 
         ctx.sleep("rest", "1 day")
         return drawn
 
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     apply(RenameStep(NAME, "charge", "pay", wait=0))
     apply(RENAME)
     deploys.start(id="order-2")  # by old code: under the old name
@@ -182,8 +173,7 @@ def test_a_failure_is_of_the_workflow_under_its_new_name(deploys: Deploys) -> No
     def fails(ctx: Context) -> None:
         ctx.step("charge", int, "x", max_retries=0)
 
-    deploys.deploy(fails)
-    deploys.start()
+    deploys.deploy(fails).start()
     apply(RENAME)
     assert Failure.objects.get().workflow == NEW
     get_run("order-1").recover()
@@ -204,8 +194,7 @@ def test_what_is_still_to_be_applied_stays_in_force_while_code_looks_for_names(d
 
 
 def test_an_id_returns_the_run_of_the_other_name(deploys: Deploys, shop: Shop) -> None:
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     apply(RENAME, is_known=False)
     assert deploys.code.using(id="order-1").start().is_new is False
     assert get_run("order-1", of=deploys.code).id == "order-1"
@@ -214,8 +203,7 @@ def test_an_id_returns_the_run_of_the_other_name(deploys: Deploys, shop: Shop) -
 
 
 def test_a_run_of_another_workflow_is_none_of_this_one(deploys: Deploys, shop: Shop) -> None:
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     apply(RENAME)
     deploys.deploy(shop.order, "gate.other")
     with pytest.raises(RunNotFoundError):
@@ -285,8 +273,7 @@ def test_a_child_takes_the_key_of_the_workflow_under_either_name(deploys: Deploy
 
     apply(RENAME)
     shop_workflow = also(NEW, shop.order)
-    deploys.deploy(parent, "gate.parent")
-    deploys.start(id="first")
+    deploys.deploy(parent, "gate.parent").start(id="first")
     child = Child.objects.get(parent="first").run
     assert child.workflow == NEW
     assert RunKey.objects.get().workflow == NAME
@@ -319,8 +306,7 @@ def test_a_parent_goes_on_with_children_that_it_has_started_under_the_other_name
         return parent
 
     old = also(NAME, bill)
-    deploys.deploy(parent(old), "gate.parent")
-    deploys.start(id="parent")
+    deploys.deploy(parent(old), "gate.parent").start(id="parent")
     apply(RENAME)
     registry.registry.unregister(old)
     deploys.deploy(parent(also(NEW, bill)), "gate.parent")
@@ -405,8 +391,7 @@ def test_a_timer_of_either_code_ticks_it_once(deploys: Deploys, shop: Shop, also
 def test_the_list_of_either_name_has_the_runs_of_both(deploys: Deploys, shop: Shop) -> None:
     apply(RENAME)
     for number, name in enumerate([NAME, NEW, NAME]):
-        deploys.deploy(shop.order, name)
-        deploys.start(id=f"order-{number}")
+        deploys.deploy(shop.order, name).start(id=f"order-{number}")
     for name in (NAME, NEW):
         page = list_runs(RunCriteria(workflow=name), limit=2)
         assert [each.id for each in page.runs] == ["order-2", "order-1"]
@@ -432,8 +417,7 @@ def test_a_bulk_under_way_finds_the_runs_under_their_new_name(deploys: Deploys, 
 
 @pytest.mark.parametrize("exception", [NAME, NEW])
 def test_retention_keeps_what_is_to_be_kept_under_either_name(deploys: Deploys, shop: Shop, exception: str) -> None:
-    deploys.deploy(shop.order)
-    deploys.start()
+    deploys.deploy(shop.order).start()
     get_run("order-1").cancel()
     long_ago = timezone.now() - timedelta(days=400)
     Run.objects.update(created_at=long_ago, finished_at=long_ago)
@@ -489,8 +473,7 @@ def test_saved_views_filter_by_the_new_name(deploys: Deploys) -> None:
 
 
 def test_a_name_that_runs_have_is_refused(deploys: Deploys, shop: Shop) -> None:
-    deploys.deploy(shop.order, NEW)
-    deploys.start(id="taken")
+    deploys.deploy(shop.order, NEW).start(id="taken")
     with pytest.raises(RenameRefused, match=r'the workflow of the run "taken" has the name "gate\.fulfil" already'):
         apply(RENAME)
     assert not RenamedName.objects.exists()

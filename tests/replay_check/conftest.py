@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from django.utils import timezone
@@ -26,10 +26,11 @@ class Deploys:
         self.at = at
         self._deployed: Any = None
 
-    def deploy(self, function: Callable[..., Any], name: str = NAME) -> None:
+    def deploy(self, function: Callable[..., Any], name: str = NAME) -> Self:
         """Replace the code of the workflow."""
         self.withdraw()
         self._deployed = workflow(name=name)(function)
+        return self
 
     @property
     def code(self) -> Any:
