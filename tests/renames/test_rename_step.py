@@ -226,7 +226,7 @@ def test_what_is_below_a_loop_or_a_block_moves_with_it(deploys: Deploys) -> None
     assert deploys.goes_on()
     assert go_on(deploys) == "completed"
     deploys.deploy(crawl("pages", "get", "safely"))
-    assert deploys.goes_on("order-2")
+    assert deploys.goes_on(of="order-2")
     assert go_on(deploys, "order-2") == "completed"
 
 

@@ -163,7 +163,7 @@ def test_steps_that_were_renamed_before_and_after(deploys: Deploys, shop: Shop) 
     assert locations("order-2") == ["charge", "rest"]
     deploys.deploy(renamed, NEW)
     assert deploys.goes_on()
-    assert deploys.goes_on("order-2")
+    assert deploys.goes_on(of="order-2")
     assert go_on(deploys) == "completed"
     assert go_on(deploys, "order-2") == "completed"
     assert len(shop.keys) == 2
@@ -310,7 +310,7 @@ def test_a_parent_goes_on_with_children_that_it_has_started_under_the_other_name
     apply(RENAME)
     registry.registry.unregister(old)
     deploys.deploy(parent(also(NEW, bill)), "gate.parent")
-    assert deploys.goes_on("parent")
+    assert deploys.goes_on(of="parent")
     child = Child.objects.get().run_id
     assert name_of(child) == NEW
     passed(deploys.at, child)

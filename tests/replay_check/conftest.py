@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from copy import deepcopy
+from typing import Any, Final, Self
 
 import pytest
 from django.utils import timezone
 
-from durable import workflow
+from durable import runtime, workflow
 from durable.core import registry
+from durable.core.records import RunRecord
 from durable.models import Run
 from durable.replay_check.checking import check_stored
-from durable.replay_check.findings import Finding, Verdict
+from durable.replay_check.findings import Finding, FindingKind, Verdict
+from durable.replay_check.replaying import RecordedRun, replayed
 from durable.runtime import Runtime
 from tests.support.stores import in_force, passed
 
 NAME = "gate.order"
+#: What is told although no pass stops as diverged: it fails with that error, or follows a version that is gone.
+OTHERWISE: Final = frozenset({FindingKind.EXCEPTION, FindingKind.RULE, FindingKind.UNKNOWN_VERSION})
+
+
+def kept(run_id: str) -> RunRecord:
+    """The run as the store in force has it."""
+    run = runtime.current().store.get(run_id)
+    assert run is not None
+    return run
+
+
+def verdict_of(run_id: str) -> Verdict:
+    """The verdict on a run of the store in force, of which the replay gets a copy."""
+    at = runtime.current()
+    return replayed(RecordedRun(run=deepcopy(kept(run_id)), entries=deepcopy(list(at.store.load(run_id)))), at)
+
+
+def has_diverged(run_id: str) -> bool:
+    run = kept(run_id)
+    return run.error is not None and run.error.type == "HistoryDivergedError"
 
 
 class Deploys:
@@ -46,6 +69,11 @@ class Deploys:
         self._deployed.using(id=id).start(*args, **kwargs)
         return self.settle(id)
 
+    def begin(self, function: Callable[..., Any], id: str = "order-1") -> None:
+        """Replace the code of the workflow, and start a run of it."""
+        self.deploy(function)
+        self.start(id=id)
+
     def settle(self, run_id: str) -> str:
         """Pass the run until it rests."""
         for _ in range(50):
@@ -61,13 +89,19 @@ class Deploys:
         assert found.unchecked == ""
         return found
 
-    def finding(self, run_id: str = "order-1") -> Finding:
-        found = self.verdict(run_id).finding
+    def finding(self, code: Callable[..., Any] | None = None, *, of: str = "order-1") -> Finding:
+        """What is found of the run with this code, or with the one that is deployed."""
+        if code is not None:
+            self.deploy(code)
+        found = self.verdict(of).finding
         assert found is not None, "the run would go on"
         return found
 
-    def goes_on(self, run_id: str = "order-1") -> bool:
-        return self.verdict(run_id).finding is None
+    def goes_on(self, code: Callable[..., Any] | None = None, *, of: str = "order-1") -> bool:
+        """Whether the run goes on with this code, or with the one that is deployed."""
+        if code is not None:
+            self.deploy(code)
+        return self.verdict(of).finding is None
 
 
 @pytest.fixture

@@ -38,19 +38,26 @@ def work(name: str = "work") -> str:
     return f"{name} done"
 
 
-def first(ctx: Context) -> str:
-    ctx.step("charge", work, "charge")
-    ctx.step("pack", work, "pack")
-    ctx.sleep("wait", "1 day")
-    ctx.step("ship", work, "ship")
-    return "shipped"
+def does(ctx: Context, *names: str) -> None:
+    """Do a step of each name; "wait" is a sleep.
+
+    Call it in a lambda with the names: the advice looks for them in the code of the workflow.
+    """
+    for name in names:
+        if name == "wait":
+            ctx.sleep(name, "1 day")
+        else:
+            ctx.step(name, work, name)
+
+
+def first(ctx: Context) -> None:
+    does(ctx, "charge", "pack", "wait", "ship")
 
 
 class TestAnOpenRun:
     @pytest.fixture(autouse=True)
     def _waiting(self, deploys: Deploys) -> None:
-        deploys.deploy(first)
-        deploys.start()
+        deploys.begin(first)
         CALLED.clear()
 
     def test_of_unchanged_code_goes_on(self, deploys: Deploys) -> None:
@@ -60,24 +67,10 @@ class TestAnOpenRun:
         assert CALLED == []
 
     def test_with_another_step_behind_the_one_that_waits_goes_on(self, deploys: Deploys) -> None:
-        def later(ctx: Context) -> None:
-            ctx.step("charge", work)
-            ctx.step("pack", work)
-            ctx.sleep("wait", "1 day")
-            ctx.step("mail", work)
-
-        deploys.deploy(later)
-        assert deploys.goes_on()
+        assert deploys.goes_on(lambda ctx: does(ctx, "charge", "pack", "wait", "mail"))
 
     def test_with_another_step_before_the_one_that_waits(self, deploys: Deploys) -> None:
-        def added(ctx: Context) -> None:
-            ctx.step("charge", work)
-            ctx.step("weigh", work)
-            ctx.step("pack", work)
-            ctx.sleep("wait", "1 day")
-
-        deploys.deploy(added)
-        found = deploys.finding()
+        found = deploys.finding(lambda ctx: does(ctx, "charge", "weigh", "pack", "wait"))
         assert (found.kind, found.location) == (FindingKind.ADDED, "weigh")
         assert found.history == 'step "pack", sleep "wait"'
         assert found.code == 'comes to step "weigh"'
@@ -88,19 +81,12 @@ class TestAnOpenRun:
             ctx.step("charge", work)
             if ctx.get_version("with weigh", 2) >= 2:
                 ctx.step("weigh", work)
-            ctx.step("pack", work)
-            ctx.sleep("wait", "1 day")
+            does(ctx, "pack", "wait")
 
-        deploys.deploy(mended)
-        assert deploys.goes_on()
+        assert deploys.goes_on(mended)
 
     def test_without_a_step(self, deploys: Deploys) -> None:
-        def less(ctx: Context) -> None:
-            ctx.step("charge", work)
-            ctx.sleep("wait", "1 day")
-
-        deploys.deploy(less)
-        found = deploys.finding()
+        found = deploys.finding(lambda ctx: does(ctx, "charge", "wait"))
         assert (found.kind, found.location) == (FindingKind.SKIPPED, "wait")
         assert found.add == ('ctx.removed("pack", "step")',)
         assert 'write `ctx.removed("pack", "step")` where it was' in str(found)
@@ -110,17 +96,10 @@ class TestAnOpenRun:
             ctx.removed("pack", "step")
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(mended)
-        assert deploys.goes_on()
+        assert deploys.goes_on(mended)
 
     def test_with_a_renamed_step(self, deploys: Deploys) -> None:
-        def renamed(ctx: Context) -> None:
-            ctx.step("charge the card", work)
-            ctx.step("pack", work)
-            ctx.sleep("wait", "1 day")
-
-        deploys.deploy(renamed)
-        found = deploys.finding()
+        found = deploys.finding(lambda ctx: does(ctx, "charge the card", "pack", "wait"))
         assert (found.kind, found.location) == (FindingKind.ADDED, "charge the card")
         assert found.add == (
             'if ctx.get_version("change of charge", 2) == 1:',
@@ -130,23 +109,17 @@ class TestAnOpenRun:
         )
 
         def mended(ctx: Context) -> None:
-            if ctx.get_version("change of charge", 2) == 1:
-                ctx.step("charge", work)
-            else:
-                ctx.step("charge the card", work)
-            ctx.step("pack", work)
-            ctx.sleep("wait", "1 day")
+            is_before = ctx.get_version("change of charge", 2) == 1
+            does(ctx, "charge" if is_before else "charge the card", "pack", "wait")
 
-        deploys.deploy(mended)
-        assert deploys.goes_on()
+        assert deploys.goes_on(mended)
 
     def test_whose_code_would_end_the_process(self, deploys: Deploys) -> None:
         def leaves(ctx: Context) -> None:
             ctx.step("charge", work)
             sys.exit(1)
 
-        deploys.deploy(leaves)
-        assert deploys.finding().kind == FindingKind.EXCEPTION
+        assert deploys.finding(leaves).kind == FindingKind.EXCEPTION
 
     def test_with_a_step_that_has_become_a_sleep(self, deploys: Deploys) -> None:
         def other(ctx: Context) -> None:
@@ -154,38 +127,21 @@ class TestAnOpenRun:
             ctx.sleep("pack", "1 hour")
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(other)
-        found = deploys.finding()
+        found = deploys.finding(other)
         assert (found.kind, found.location) == (FindingKind.KIND, "pack")
         assert (found.history, found.code) == ('step "pack"', 'comes to sleep "pack"')
         assert found.add == ('ctx.removed("pack", "step")',)
 
     def test_whose_code_ends_before(self, deploys: Deploys) -> None:
-        def short(ctx: Context) -> None:
-            ctx.step("charge", work)
-            ctx.step("pack", work)
-
-        deploys.deploy(short)
-        found = deploys.finding()
+        found = deploys.finding(lambda ctx: does(ctx, "charge", "pack"))
         assert (found.kind, found.location, found.code) == (FindingKind.REMOVED, "wait", "ends before")
         assert found.add == ('ctx.removed("wait", "sleep")',)
 
     def test_with_a_name_used_twice(self, deploys: Deploys) -> None:
-        def twice(ctx: Context) -> None:
-            ctx.step("charge", work)
-            ctx.step("charge", work)
-
-        deploys.deploy(twice)
-        assert deploys.finding().kind == FindingKind.USED_TWICE
+        assert deploys.finding(lambda ctx: does(ctx, "charge", "charge")).kind == FindingKind.USED_TWICE
 
     def test_in_another_order(self, deploys: Deploys) -> None:
-        def swapped(ctx: Context) -> None:
-            ctx.step("charge", work)
-            ctx.sleep("wait", "1 day")
-            ctx.step("pack", work)
-
-        deploys.deploy(swapped)
-        found = deploys.finding()
+        found = deploys.finding(lambda ctx: does(ctx, "charge", "wait", "pack"))
         assert found.kind == FindingKind.SKIPPED
         assert found.add[0] == 'if ctx.get_version("order of pack", 2) == 1:'
 
@@ -194,8 +150,7 @@ class TestAnOpenRun:
             ctx.step("charge", work)
             raise KeyError("vat")
 
-        deploys.deploy(broken)
-        found = deploys.finding()
+        found = deploys.finding(broken)
         assert found.kind == FindingKind.EXCEPTION
         assert "KeyError" in found.code
 
@@ -204,8 +159,7 @@ class TestAnOpenRun:
             ctx.step("charge", work)
             raise CriticalError("no")
 
-        deploys.deploy(refuses)
-        found = deploys.finding()
+        found = deploys.finding(refuses)
         assert (found.kind, found.location) == (FindingKind.EXCEPTION, "pack")
         assert (found.history, found.code) == ('step "pack", sleep "wait"', "raises CriticalError: no")
 
@@ -218,8 +172,7 @@ class TestAnOpenRun:
         def with_argument(ctx: Context, order: int) -> None:
             ctx.step("charge", work)
 
-        deploys.deploy(with_argument)
-        found = deploys.finding()
+        found = deploys.finding(with_argument)
         assert found.kind == FindingKind.SIGNATURE
         assert "missing a required argument: 'order'" in found.code
 
@@ -227,8 +180,7 @@ class TestAnOpenRun:
         def with_argument(ctx: Context, order: int = 0) -> None:
             first(ctx)
 
-        deploys.deploy(with_argument)
-        assert deploys.goes_on()
+        assert deploys.goes_on(with_argument)
 
 
 def apply_rename(mend: str) -> None:
@@ -252,8 +204,7 @@ class TestChangesInPairs:
 
     @pytest.fixture(autouse=True)
     def _waiting(self, deploys: Deploys) -> None:
-        deploys.deploy(lambda ctx: self.before(ctx))
-        deploys.start()
+        deploys.begin(lambda ctx: self.before(ctx))
 
     def test_a_removed_step_before_a_renamed_one(self, deploys: Deploys) -> None:
         def after(ctx: Context) -> str:
@@ -261,8 +212,7 @@ class TestChangesInPairs:
             ctx.sleep("wait", "1 day")
             return payment
 
-        deploys.deploy(after)
-        found = deploys.finding()
+        found = deploys.finding(after)
         assert (found.kind, found.location) == (FindingKind.ADDED, "pay")
         assert found.add == (
             'ctx.removed("price", "step")',
@@ -287,8 +237,7 @@ class TestChangesInPairs:
             ctx.removed("price", "step")
             return after(ctx)
 
-        deploys.deploy(kept)
-        assert deploys.goes_on()
+        assert deploys.goes_on(kept)
         deploys.deploy(renamed)
         apply_rename(found.mend)
         assert deploys.goes_on()
@@ -305,10 +254,8 @@ class TestChangesInPairs:
             ctx.removed("price", "step")
             return after(ctx)
 
-        deploys.deploy(before)
-        deploys.start(id="ended")
-        deploys.deploy(after)
-        found = deploys.finding("ended")
+        deploys.begin(before, id="ended")
+        found = deploys.finding(after, of="ended")
         assert found.add[0] == 'ctx.removed("price", "step")'
         apply_rename(found.mend)
         deploys.deploy(renamed)
@@ -320,8 +267,7 @@ class TestChangesInPairs:
             ctx.step("quote", price, 7)
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(after)
-        found = deploys.finding()
+        found = deploys.finding(after)
         assert found.add[:2] == ('if ctx.get_version("change of price", 2) == 1:', '    ctx.step("price", ...)')
         assert 'RenameStep("gate.order", "price", "quote")' in found.mend
         apply_rename(found.mend)
@@ -332,8 +278,7 @@ class TestChangesInPairs:
             ctx.step("pay", work, "99 EUR")
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(after)
-        found = deploys.finding()
+        found = deploys.finding(after)
         assert found.add == (
             'if ctx.get_version("change of price", 2) == 1:',
             '    ctx.step("price", ...)',
@@ -353,8 +298,7 @@ class TestChangesInPairs:
             ctx.sleep("wait", "1 day")
             return payment
 
-        deploys.deploy(kept)
-        assert deploys.goes_on()
+        assert deploys.goes_on(kept)
 
     def test_several_steps_with_the_arguments_of_the_new_one(self, deploys: Deploys) -> None:
         def alike(ctx: Context) -> None:
@@ -366,10 +310,8 @@ class TestChangesInPairs:
             ctx.step("pay", price, 7)
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(alike)
-        deploys.start(id="alike")
-        deploys.deploy(after)
-        found = deploys.finding("alike")
+        deploys.begin(alike, id="alike")
+        found = deploys.finding(after, of="alike")
         assert found.add[1:3] == ('    ctx.step("reserve", ...)', '    ctx.step("charge", ...)')
         assert 'if one of them is step "pay" under another name' in found.mend
 
@@ -385,10 +327,8 @@ class TestChangesInPairs:
             ctx.step("price", price, 7)
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(after)
-        assert deploys.finding().add[0] == 'if ctx.get_version("with check", 2) >= 2:'
-        deploys.deploy(inserted)
-        assert deploys.finding().add == ('ctx.removed("charge", "step")',)
+        assert deploys.finding(after).add[0] == 'if ctx.get_version("with check", 2) >= 2:'
+        assert deploys.finding(inserted).add == ('ctx.removed("charge", "step")',)
 
     def test_steps_in_the_other_order(self, deploys: Deploys) -> None:
         def after(ctx: Context) -> None:
@@ -396,8 +336,7 @@ class TestChangesInPairs:
             ctx.sleep("wait", "1 day")
             ctx.step("charge", work, "84 EUR")
 
-        deploys.deploy(after)
-        found = deploys.finding()
+        found = deploys.finding(after)
         assert found.add == (
             'if ctx.get_version("order of charge", 2) == 1:',
             '    ctx.step("charge", ...)',
@@ -416,8 +355,7 @@ class TestChangesInPairs:
                 ctx.sleep("wait", "1 day")
                 ctx.step("charge", work, "84 EUR")
 
-        deploys.deploy(kept)
-        assert deploys.goes_on()
+        assert deploys.goes_on(kept)
 
     @pytest.mark.parametrize("rename", ["sleep", "block", "loop"])
     def test_other_operations_under_another_name(self, deploys: Deploys, rename: str) -> None:
@@ -434,13 +372,11 @@ class TestChangesInPairs:
                 case _:
                     ctx.loop(name, body)
 
-        deploys.deploy(lambda ctx: made(ctx, "old"))
-        deploys.start(id="other")
-        deploys.deploy(lambda ctx: made(ctx, "new"))
-        mend = deploys.finding("other").mend
+        deploys.begin(lambda ctx: made(ctx, "old"), id="other")
+        mend = deploys.finding(lambda ctx: made(ctx, "new"), of="other").mend
         assert 'RenameStep("gate.order", "old", "new")' in mend
         apply_rename(mend)
-        assert deploys.goes_on("other")
+        assert deploys.goes_on(of="other")
 
     def test_a_step_in_a_loop_under_another_name(self, deploys: Deploys) -> None:
         def polls(ctx: Context, name: str) -> None:
@@ -450,13 +386,11 @@ class TestChangesInPairs:
 
             ctx.loop("polling", body)
 
-        deploys.deploy(lambda ctx: polls(ctx, "poll"))
-        deploys.start(id="polls")
-        deploys.deploy(lambda ctx: polls(ctx, "look"))
-        mend = deploys.finding("polls").mend
+        deploys.begin(lambda ctx: polls(ctx, "poll"), id="polls")
+        mend = deploys.finding(lambda ctx: polls(ctx, "look"), of="polls").mend
         assert 'RenameStep("gate.order", "polling/~/poll", "polling/~/look")' in mend
         apply_rename(mend)
-        assert deploys.goes_on("polls")
+        assert deploys.goes_on(of="polls")
 
     def test_values_that_are_encrypted_are_compared(self, deploys: Deploys) -> None:
         def after(ctx: Context) -> None:
@@ -486,11 +420,9 @@ class TestVersions:
             ctx.get_version("tax", 2)
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(third)
-        deploys.start()
+        deploys.begin(third)
         assert deploys.goes_on()
-        deploys.deploy(second)
-        found = deploys.finding()
+        found = deploys.finding(second)
         assert (found.kind, found.location) == (FindingKind.UNKNOWN_VERSION, "tax")
         assert found.add == ('ctx.get_version("tax", 3)',)
 
@@ -514,16 +446,12 @@ class TestScopes:
             bodies = {name: (lambda ctx, name=name: waits(ctx, name)) for name in ("left", "right", "middle")}
             ctx.join("both", bodies)
 
-        deploys.deploy(before)
-        deploys.start()
+        deploys.begin(before)
         assert deploys.goes_on()
-        deploys.deploy(reordered)
-        assert deploys.goes_on()
-        deploys.deploy(one_changed)
-        found = deploys.finding()
+        assert deploys.goes_on(reordered)
+        found = deploys.finding(one_changed)
         assert (found.kind, found.location) == (FindingKind.ADDED, "both/right/other first")
-        deploys.deploy(one_more)
-        found = deploys.finding()
+        found = deploys.finding(one_more)
         assert found.kind == FindingKind.CHANGED
         assert "middle" in found.code
 
@@ -531,9 +459,6 @@ class TestScopes:
         def waits(ctx: Context) -> None:
             ctx.step("first", work)
             ctx.sleep("wait", "1 day")
-
-        def begins(ctx: Context) -> None:
-            return None
 
         def before(ctx: Context) -> None:
             ctx.join("both", {"left": waits, "right": lambda ctx: ctx.sleep("wait", "1 day")})
@@ -549,10 +474,8 @@ class TestScopes:
 
             ctx.join("both", {"left": wrong, "right": raises})
 
-        deploys.deploy(before)
-        deploys.start()
-        deploys.deploy(after)
-        assert deploys.finding().kind == FindingKind.EXCEPTION
+        deploys.begin(before)
+        assert deploys.finding(after).kind == FindingKind.EXCEPTION
 
     @pytest.mark.parametrize("prune", [1, 100])
     def test_a_loop(self, deploys: Deploys, prune: int) -> None:
@@ -566,11 +489,9 @@ class TestScopes:
 
             ctx.loop("polling", body, 0, history_prune_interval=prune)
 
-        deploys.deploy(lambda ctx: polls(ctx, "look", "note"))
-        deploys.start()
+        deploys.begin(lambda ctx: polls(ctx, "look", "note"))
         assert deploys.goes_on()
-        deploys.deploy(lambda ctx: polls(ctx, "look"))
-        found = deploys.finding()
+        found = deploys.finding(lambda ctx: polls(ctx, "look"))
         assert (found.kind, found.location) == (FindingKind.SKIPPED, "polling/~5/wait")
         assert 'at "polling / iteration 5 / wait"' in str(found)
 
@@ -583,10 +504,8 @@ class TestScopes:
             ctx.join("both", {"left": lambda ctx: ctx.step("c", work), "right": lambda ctx: None})
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(before)
-        deploys.start()
-        deploys.deploy(after)
-        assert deploys.goes_on()
+        deploys.begin(before)
+        assert deploys.goes_on(after)
 
     def test_a_try_block(self, deploys: Deploys) -> None:
         def block(ctx: Context, name: str) -> None:
@@ -594,11 +513,10 @@ class TestScopes:
             assert result.ok
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(lambda ctx: block(ctx, "charge"))
-        deploys.start()
+        deploys.begin(lambda ctx: block(ctx, "charge"))
         assert deploys.goes_on()
-        deploys.deploy(lambda ctx: block(ctx, "pay"))
-        assert (deploys.finding().kind, deploys.finding().location) == (FindingKind.ADDED, "paying/pay")
+        found = deploys.finding(lambda ctx: block(ctx, "pay"))
+        assert (found.kind, found.location) == (FindingKind.ADDED, "paying/pay")
 
     def test_an_async_workflow(self, deploys: Deploys) -> None:
         async def before(ctx: AsyncContext) -> None:
@@ -612,11 +530,9 @@ class TestScopes:
         async def after(ctx: AsyncContext) -> None:
             await ctx.join("both", {"left": branch, "right": branch})
 
-        deploys.deploy(before)
-        deploys.start()
+        deploys.begin(before)
         assert deploys.goes_on()
-        deploys.deploy(after)
-        found = deploys.finding()
+        found = deploys.finding(after)
         assert found.add == ('await ctx.removed("charge", "step")',)
 
     def test_a_race(self, deploys: Deploys) -> None:
@@ -628,16 +544,12 @@ class TestScopes:
             ctx.race("first", {"slow": lambda ctx: ctx.sleep("nap", "1 day"), "quick": lambda ctx: ctx.step("s", work)})
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(lambda ctx: racing(ctx, "left", "right"))
-        deploys.start()
+        deploys.begin(lambda ctx: racing(ctx, "left", "right"))
         assert deploys.goes_on()
-        deploys.deploy(lambda ctx: racing(ctx, "left"))
-        assert deploys.finding().kind == FindingKind.CHANGED
-        deploys.deploy(decided)
-        deploys.start(id="decided")
-        assert deploys.goes_on("decided")
-        deploys.deploy(lambda ctx: racing(ctx, "slow", "quick"))
-        found = deploys.finding("decided")
+        assert deploys.finding(lambda ctx: racing(ctx, "left")).kind == FindingKind.CHANGED
+        deploys.begin(decided, id="decided")
+        assert deploys.goes_on(of="decided")
+        found = deploys.finding(lambda ctx: racing(ctx, "slow", "quick"), of="decided")
         assert (found.kind, found.location) == (FindingKind.ADDED, "after quick")
 
     @pytest.mark.parametrize("fork", ["join", "race"])
@@ -651,13 +563,11 @@ class TestScopes:
             bodies = {f"b{own}": (lambda ctx, own=own: branch(ctx, own)) for own in range(number)}
             getattr(ctx, fork)("all", bodies)
 
-        deploys.deploy(forks)
-        deploys.start()
+        deploys.begin(forks)
         assert deploys.goes_on()
-        deploys.deploy(lambda ctx: forks(ctx, changed=500))
-        assert (deploys.finding().kind, deploys.finding().location) == (FindingKind.ADDED, "all/b500/other")
-        deploys.deploy(lambda ctx: forks(ctx, number=999))
-        found = deploys.finding()
+        found = deploys.finding(lambda ctx: forks(ctx, changed=500))
+        assert (found.kind, found.location) == (FindingKind.ADDED, "all/b500/other")
+        found = deploys.finding(lambda ctx: forks(ctx, number=999))
         assert (found.kind, found.location) == (FindingKind.CHANGED, "all/b999")
         assert "(b999 changed)" in found.code
         assert len(str(found)) < 1_000
@@ -689,16 +599,13 @@ class TestScopes:
             ctx.step("first", work)
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(before)
-        deploys.start()
-        deploys.deploy(gone)
-        found = deploys.finding()
+        deploys.begin(before)
+        found = deploys.finding(gone)
         assert found.history == 'race "first"'
         assert is_decided == (found.add == ('ctx.removed("first", "race")',))
-        deploys.deploy(a_step)
-        assert (deploys.finding().kind, deploys.finding().location) == (FindingKind.KIND, "first")
-        deploys.deploy(removed)
-        assert deploys.goes_on()
+        found = deploys.finding(a_step)
+        assert (found.kind, found.location) == (FindingKind.KIND, "first")
+        assert deploys.goes_on(removed)
 
     def test_children_and_maps(self, deploys: Deploys) -> None:
         def before(ctx: Context) -> None:
@@ -712,14 +619,12 @@ class TestScopes:
             ctx.start_child("mail", others.echo)
             ctx.map("all", others.echo, [(1,), (2,), (3,)])
 
-        deploys.deploy(before)
-        deploys.start()
+        deploys.begin(before)
         runs = Run.objects.count()
         assert runs == 4
         assert deploys.goes_on()
         for changed, location in ((other_child, "mail"), (other_inputs, "all")):
-            deploys.deploy(changed)
-            found = deploys.finding()
+            found = deploys.finding(changed)
             assert (found.kind, found.location) == (FindingKind.CHANGED, location)
         assert Run.objects.count() == runs
 
@@ -732,12 +637,10 @@ class TestScopes:
         def after(ctx: Context) -> None:
             ctx.queue.send("memo", {"to": "myself"})
 
-        deploys.deploy(before)
-        deploys.start()
+        deploys.begin(before)
         before_count = QueueMessage.objects.count()
         assert deploys.goes_on()
-        deploys.deploy(after)
-        found = deploys.finding()
+        found = deploys.finding(after)
         assert (found.kind, found.location) == (FindingKind.CHANGED, "send~0")
         assert QueueMessage.objects.count() == before_count
 
@@ -746,15 +649,19 @@ def undo(rollback: RollbackContext, output: str) -> None:
     CALLED.append("undo")
 
 
-class TestRollbacks:
-    def test_a_handler_that_is_gone(self, deploys: Deploys) -> None:
-        def guarded(ctx: Context) -> None:
-            ctx.rollback_checkpoint("begin")
-            ctx.step("charge", work, rollback=undo)
-            ctx.sleep("wait", "1 day")
+def guarded(ctx: Context) -> None:
+    ctx.rollback_checkpoint("begin")
+    ctx.step("charge", work, rollback=undo)
+    ctx.sleep("wait", "1 day")
 
-        deploys.deploy(guarded)
-        deploys.start()
+
+class TestRollbacks:
+    @pytest.fixture(autouse=True)
+    def _waiting(self, deploys: Deploys) -> None:
+        deploys.begin(guarded)
+        CALLED.clear()
+
+    def test_a_handler_that_is_gone(self, deploys: Deploys) -> None:
         assert deploys.goes_on()
         entry: Any = Entry.objects.get(location="charge")
         policy = {**entry.data["rollback"], "handler": f"{__name__}:undone"}
@@ -763,17 +670,8 @@ class TestRollbacks:
         assert (found.kind, found.location) == (FindingKind.HANDLER, "charge")
 
     def test_a_run_that_is_being_compensated_needs_its_handlers_only(self, deploys: Deploys) -> None:
-        def guarded(ctx: Context) -> None:
-            ctx.rollback_checkpoint("begin")
-            ctx.step("charge", work, rollback=undo)
-            ctx.sleep("wait", "1 day")
-
-        deploys.deploy(guarded)
-        deploys.start()
         Run.objects.filter(pk="order-1").update(state="rolling_back", state_after_rollback="failed")
-        deploys.deploy(lambda ctx: None)
-        CALLED.clear()
-        assert deploys.goes_on()
+        assert deploys.goes_on(lambda ctx: None)
         assert CALLED == []
 
 
@@ -793,8 +691,7 @@ class TestValues:
             ctx.join("both", {"one": lambda ctx: ctx.step("price", lambda: Money(3)), "two": lambda ctx: None})
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(pays)
-        deploys.start()
+        deploys.begin(pays)
 
     def test_a_class_as_it_was(self, deploys: Deploys) -> None:
         assert deploys.goes_on()
@@ -835,8 +732,7 @@ class TestValues:
 class TestEncryptedValues:
     def test_without_the_key(self, deploys: Deploys) -> None:
         keys = [FernetCodec(keys=[Fernet.generate_key().decode()]) for _ in range(2)]
-        deploys.deploy(first)
-        deploys.start()
+        deploys.begin(first)
         run, history = deploys.at.store.get("order-1"), deploys.at.store.load("order-1")
         assert run is not None
         run.input = keys[0].encode({"args": [], "kwargs": {}})
@@ -861,11 +757,9 @@ class TestAnEndedRun:
             ctx.step("charge", work)
             ctx.step("ship", work)
 
-        deploys.deploy(fails)
-        deploys.start()
+        deploys.begin(fails)
         assert deploys.goes_on()
-        deploys.deploy(mended)
-        assert deploys.goes_on()
+        assert deploys.goes_on(mended)
 
     def test_that_has_completed_and_now_raises(self, deploys: Deploys) -> None:
         def returns(ctx: Context) -> str:
@@ -875,10 +769,8 @@ class TestAnEndedRun:
             ctx.step("charge", work)
             raise ValueError("no")
 
-        deploys.deploy(returns)
-        deploys.start()
-        deploys.deploy(raises)
-        assert deploys.finding().kind == FindingKind.EXCEPTION
+        deploys.begin(returns)
+        assert deploys.finding(raises).kind == FindingKind.EXCEPTION
 
 
 class TestNames:
@@ -889,15 +781,13 @@ class TestNames:
             ctx.step(name, work)
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(before)
-        deploys.start()
+        deploys.begin(before)
         assert deploys.goes_on()
 
         def after(ctx: Context) -> None:
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(after)
-        found = deploys.finding()
+        found = deploys.finding(after)
         assert found.kind == FindingKind.SKIPPED
         (line,) = found.add
         assert line.startswith("ctx.removed(")
@@ -906,5 +796,4 @@ class TestNames:
             eval(line, {"ctx": ctx})
             ctx.sleep("wait", "1 day")
 
-        deploys.deploy(mended)
-        assert deploys.goes_on()
+        assert deploys.goes_on(mended)

@@ -123,8 +123,7 @@ NOT_THERE = [
 def test_a_handler_that_no_source_defines_is_reported_and_not_imported(
     deploys: Deploys, ran: Callable[[], list[str]], name: str
 ) -> None:
-    deploys.deploy(guarded)
-    deploys.start()
+    deploys.begin(guarded)
     assert deploys.goes_on()
     forge("charge", rollback={"handler": name})
     found = deploys.finding()
@@ -132,29 +131,18 @@ def test_a_handler_that_no_source_defines_is_reported_and_not_imported(
     assert ran() == []
 
 
-def test_a_handler_of_a_package_that_is_not_in_use_is_found_in_its_source(
-    deploys: Deploys, ran: Callable[[], list[str]]
+@pytest.mark.parametrize("package", ["hostile_unused", "hostile_used"])
+def test_a_handler_is_found_in_the_source_of_its_package(
+    deploys: Deploys, ran: Callable[[], list[str]], package: str
 ) -> None:
-    deploys.deploy(guarded)
-    deploys.start()
-    forge("charge", rollback={"handler": "hostile_unused.refunds:undo"})
-    assert deploys.goes_on()
-    assert ran() == []
-
-
-def test_a_handler_of_a_package_in_use_is_found_in_its_source_too(
-    deploys: Deploys, ran: Callable[[], list[str]]
-) -> None:
-    deploys.deploy(guarded)
-    deploys.start()
-    forge("charge", rollback={"handler": "hostile_used.refunds:undo"})
+    deploys.begin(guarded)
+    forge("charge", rollback={"handler": f"{package}.refunds:undo"})
     assert deploys.goes_on()
     assert ran() == []
 
 
 def test_a_look_at_a_name_runs_no_code_of_a_module(deploys: Deploys, ran: Callable[[], list[str]]) -> None:
-    deploys.deploy(guarded)
-    deploys.start()
+    deploys.begin(guarded)
     __import__("hostile_used.lazy")
     forge("charge", rollback={"handler": "hostile_used.lazy:undo"})
     assert deploys.finding().kind == FindingKind.HANDLER
@@ -165,8 +153,7 @@ def test_a_look_at_a_name_runs_no_code_of_a_module(deploys: Deploys, ran: Callab
     "name", ["hostile_unused.refunds:DeclinedError", "hostile_used.script:DeclinedError", *NOT_THERE]
 )
 def test_an_error_class_of_a_record_imports_nothing(deploys: Deploys, ran: Callable[[], list[str]], name: str) -> None:
-    deploys.deploy(guarded)
-    deploys.start()
+    deploys.begin(guarded)
     forge("ship", failure={"class": name})
     assert deploys.goes_on()  # as a CriticalError
     assert ran() == []
@@ -184,8 +171,7 @@ def test_an_error_class_that_the_code_has_imported_is_caught_as_itself(
             caught.append(type(error).__name__)
             ctx.sleep("wait", "1 day")
 
-    deploys.deploy(catching)
-    deploys.start()
+    deploys.begin(catching)
     forge("ship", failure={"class": "hostile_used.refunds:DeclinedError"})
     assert deploys.goes_on()
     assert (caught[-1], ran()) == ("CriticalError", []), "no record makes the check import a module"
@@ -197,8 +183,7 @@ def test_an_error_class_that_the_code_has_imported_is_caught_as_itself(
 def test_a_file_of_histories_imports_nothing(
     deploys: Deploys, shell: Shell, ran: Callable[[], list[str]], tmp_path: Path
 ) -> None:
-    deploys.deploy(guarded)
-    deploys.start()
+    deploys.begin(guarded)
     path = tmp_path / "h.jsonl"
     text = shell("export", "order-1", "--history").out
     assert shell_status(shell, path, text) == 0
@@ -215,8 +200,7 @@ def test_a_class_inside_a_value_of_a_file_imports_nothing(
     deploys: Deploys, shell: Shell, ran: Callable[[], list[str]], tmp_path: Path, body: Any
 ) -> None:
     """A module of a package that is in use would be imported to decode a value of the database."""
-    deploys.deploy(body)
-    deploys.start()
+    deploys.begin(body)
     path = tmp_path / "h.jsonl"
     text = shell("export", "order-1", "--history").out
     assert shell_status(shell, path, text) == 0
@@ -233,8 +217,7 @@ def shell_status(shell: Shell, path: Path, text: str) -> int:
 
 
 def test_a_worker_imports_a_handler_that_nothing_has_imported(deploys: Deploys, ran: Callable[[], list[str]]) -> None:
-    deploys.deploy(guarded)
-    deploys.start()
+    deploys.begin(guarded)
     forge("charge", rollback={"handler": "hostile_unused.refunds:undo"})
     Run.objects.filter(pk="order-1").update(
         state="rolling_back", state_after_rollback="failed", wake_at="2020-01-01 00:00Z"

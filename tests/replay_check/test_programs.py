@@ -16,18 +16,14 @@ from typing import Any
 import pytest
 
 from durable import runtime
-from durable.replay_check.findings import FindingKind, Verdict
-from durable.replay_check.replaying import RecordedRun, replayed
 from durable.testing import Harness
 from tests.conformance.grammar import Advance, Run, SendMessage
 from tests.conformance.interpreter import START, WORKFLOWS
 from tests.conformance.recorder import recording
 from tests.conformance.scenarios import Scenario, scenarios
+from tests.replay_check.conftest import OTHERWISE, has_diverged, kept, verdict_of
 
 pytestmark = pytest.mark.slow
-
-#: What is told although no pass stops as diverged: it fails with that error, or follows a version that is gone.
-OTHERWISE = frozenset({FindingKind.EXCEPTION, FindingKind.RULE, FindingKind.UNKNOWN_VERSION})
 
 NEW: list[Callable[[str], dict[str, Any]]] = [
     lambda name: {"op": "sleep", "name": name, "ms": 5000},
@@ -91,13 +87,6 @@ def play(harness: Harness, scenario: Scenario, passes: int) -> str:
     return harness.run(scenario.id).state if state not in ("completed", "failed") else state
 
 
-def verdict(run_id: str) -> Verdict:
-    at = runtime.current()
-    run = at.store.get(run_id)
-    assert run is not None
-    return replayed(RecordedRun(run=run, entries=deepcopy(list(at.store.load(run_id)))), at)
-
-
 @pytest.mark.parametrize("number", range(8))
 def test_it_says_what_a_pass_comes_to(number: int) -> None:
     told = 0
@@ -109,19 +98,17 @@ def test_it_says_what_a_pass_comes_to(number: int) -> None:
         ):
             h.start(WORKFLOWS[drawn.choice(["sync", "async"])], scenario.source, id=scenario.id)
             state = play(h, scenario, drawn.randint(1, 5))
-            assert verdict(scenario.id).finding is None, f"scenario {scenario.id}, {state}, as it was"
+            assert verdict_of(scenario.id).finding is None, f"scenario {scenario.id}, {state}, as it was"
             if state in ("completed", "failed"):
                 continue
             program = changed(scenario.source, drawn)
             at = runtime.current()
             row: Any = at.store
             row._runs[scenario.id].input = at.codec.encode({"args": [program], "kwargs": {}})
-            found = verdict(scenario.id).finding
+            found = verdict_of(scenario.id).finding
             h.run(scenario.id)
-            run = at.store.get(scenario.id)
-            assert run is not None
-            has_diverged = run.error is not None and run.error.type == "HistoryDivergedError"
             if found is None or found.kind not in OTHERWISE:
-                assert (found is not None) == has_diverged, f"{scenario.id}: {found}, {run.error}, {program}"
+                said = f"{scenario.id}: {found}, {kept(scenario.id).error}, {program}"
+                assert (found is not None) == has_diverged(scenario.id), said
             told += found is not None
     assert told > 5

@@ -18,18 +18,14 @@ from durable import Break, Context, Continue, workflow
 from durable.core import registry
 from durable.core.records import ENDED
 from durable.crypto import FernetCodec
-from durable.replay_check.findings import FindingKind, Verdict
-from durable.replay_check.replaying import RecordedRun, replayed
-from durable.runtime import current
 from durable.testing import Harness
+from tests.replay_check.conftest import OTHERWISE, has_diverged, kept, verdict_of
 
 pytestmark = pytest.mark.slow
 
 Program = list[dict[str, Any]]
 
 ROUNDS: Final = 60
-#: What is told although no pass stops as diverged: the code stops or fails with that error by itself.
-OTHERWISE: Final = frozenset({FindingKind.EXCEPTION, FindingKind.RULE, FindingKind.UNKNOWN_VERSION})
 PROGRAMS: dict[str, Program] = {}
 KINDS: Final = ["step", "step", "sleep", "wait", "child", "start", "map", "join", "race", "loop", "block", "version"]
 
@@ -55,7 +51,6 @@ def drawn_operation(drawn: random.Random, name: str, depth: int) -> dict[str, An
     kind = drawn.choice(KINDS[:8] if depth == 2 else KINDS)
     made: dict[str, Any] = {"kind": kind, "name": f"{kind} {name}", "days": drawn.choice([0, 1, 2])}
     if kind in ("join", "race"):
-        made["kind"] = kind
         branches = drawn.randint(2, 3)
         made["branches"] = {
             f"branch {number}": [] if depth == 2 else drawn_program(drawn, depth + 1) for number in range(branches)
@@ -158,22 +153,8 @@ def has_block(program: Program) -> bool:
     return any(each["kind"] == "block" for body in bodies(program) for each in body)
 
 
-def verdict(run_id: str) -> Verdict:
-    at = current()
-    run = at.store.get(run_id)
-    assert run is not None
-    return replayed(RecordedRun(run=deepcopy(run), entries=deepcopy(list(at.store.load(run_id)))), at)
-
-
 def has_ended(run_id: str) -> bool:
-    run = current().store.get(run_id)
-    return run is not None and run.state in ENDED
-
-
-def has_diverged(run_id: str) -> bool:
-    run = current().store.get(run_id)
-    assert run is not None
-    return run.error is not None and run.error.type == "HistoryDivergedError"
+    return kept(run_id).state in ENDED
 
 
 def drive(h: Harness, drawn: random.Random) -> Iterator[None]:
@@ -205,11 +186,11 @@ def test_the_check_says_what_a_pass_comes_to(group: int, is_encrypted: bool) -> 
         with Harness(strict=False, codec=codec) as h:
             run = h.start(follows, id="run")
             for _ in drive(h, drawn):
-                assert verdict(run.id).finding is None, f"{number}, as it was: {program}"
+                assert verdict_of(run.id).finding is None, f"{number}, as it was: {program}"
             if has_ended(run.id):
                 continue
             other = PROGRAMS["run"] = changed(program, drawn)
-            found = verdict(run.id).finding
+            found = verdict_of(run.id).finding
             h.run(run.id)
             if found is None or found.kind not in OTHERWISE:
                 assert (found is not None) == has_diverged(run.id), f"{number}: {found}\n{program}\n{other}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 from django.db import connection
@@ -20,6 +20,8 @@ from tests.replay_check.conftest import Deploys
 pytestmark = pytest.mark.slow
 
 LONG: Final = 30_000
+
+T = TypeVar("T")
 
 
 def long_history(deploys: Deploys, length: int, run_id: str = "long") -> None:
@@ -56,6 +58,16 @@ def steps(length: int) -> Callable[[Context], None]:
     return goes_through
 
 
+def measured(check: Callable[[], T]) -> tuple[T, int]:
+    """What the check returns, and the most memory that it took."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        return check(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def test_memory_is_of_one_history_whatever_their_number(deploys: Deploys) -> None:
     length = 2_000
     deploys.deploy(waits)
@@ -65,27 +77,17 @@ def test_memory_is_of_one_history_whatever_their_number(deploys: Deploys) -> Non
     peaks = []
     for ids in (["long-0"], [f"long-{number}" for number in range(4)]):
         deploys.verdict(ids[0])
-        gc.collect()
-        tracemalloc.start()
-        for each in ids:
-            assert deploys.goes_on(each)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
+        go_on, peak = measured(lambda: [deploys.goes_on(of=each) for each in ids])  # noqa: B023  # called at once
+        assert all(go_on)
+        peaks.append(peak)
     assert peaks[1] < peaks[0] * 2
 
 
-@pytest.mark.slow
 def test_thirty_thousand_entries_take_no_more_than_a_worker_needs_for_them(deploys: Deploys) -> None:
     deploys.deploy(waits)
     long_history(deploys, LONG)
     deploys.deploy(steps(LONG))
-    gc.collect()
-    tracemalloc.start()
-    try:
-        verdict = deploys.verdict("long")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    verdict, peak = measured(lambda: deploys.verdict("long"))
     assert verdict.finding is None
     assert verdict.operations == LONG + 1
     assert peak < LONG * 2_000
@@ -98,7 +100,7 @@ def test_statements_do_not_grow_with_the_history(deploys: Deploys) -> None:
         long_history(deploys, length, f"of {length}")
         deploys.deploy(steps(length))
         with CaptureQueriesContext(connection) as captured:
-            assert deploys.goes_on(f"of {length}")
+            assert deploys.goes_on(of=f"of {length}")
         counts.append(len(captured))
     assert counts[0] == counts[1]
 

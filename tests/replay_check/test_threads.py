@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
@@ -12,7 +13,7 @@ from durable import AsyncContext, workflow
 from durable.core import registry
 from durable.models import Run
 from durable.replay_check.checking import check_stored
-from durable.replay_check.findings import FindingKind, Verdict
+from durable.replay_check.findings import Finding, FindingKind
 from durable.runtime import production
 from tests.support.stores import passed
 
@@ -34,11 +35,16 @@ def _waiting() -> Iterator[None]:
     registry.registry.register(waits)
 
 
-def verdict() -> Verdict:
-    (found,) = check_stored(["run"])
+def finding_of(function: Callable[..., Any]) -> Finding | None:
+    """What the check finds once this is the code of the workflow."""
+    changed = workflow(name="gate.threads")(function)
+    try:
+        (found,) = check_stored(["run"])
+    finally:
+        registry.registry.unregister(changed)
     assert found is not None
     assert found.unchecked == ""
-    return found
+    return found.finding
 
 
 def test_reads_are_let_through() -> None:
@@ -48,11 +54,7 @@ def test_reads_are_let_through() -> None:
         if await Group.objects.filter(name="staff").aexists():  # durable: allow[W109] the code under test
             await ctx.sleep("wait", "1 day")
 
-    changed = workflow(name="gate.threads")(reads)
-    try:
-        assert verdict().finding is None
-    finally:
-        registry.registry.unregister(changed)
+    assert finding_of(reads) is None
 
 
 @pytest.mark.parametrize("guard", ["raise", "off"])
@@ -61,12 +63,8 @@ def test_writes_are_refused(guard: str) -> None:
         await Group.objects.acreate(name="by the check")  # durable: allow[W109] the code under test
         await ctx.sleep("wait", "1 day")
 
-    changed = workflow(name="gate.threads")(writes)
-    try:
-        with override_settings(DURABLE={"GUARD": guard}):
-            found = verdict().finding
-    finally:
-        registry.registry.unregister(changed)
+    with override_settings(DURABLE={"GUARD": guard}):
+        found = finding_of(writes)
     assert found is not None
     assert found.kind == FindingKind.EFFECT
     assert not Group.objects.filter(name="by the check").exists()
