@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
 from django.db import connection
 from django.db.models import F
 from django.test import Client
@@ -30,6 +28,7 @@ from durable.inspection.workers import worker_overview
 from durable.metrics.rows import RowsCollector
 from durable.models import Activity, Entry, EntryMetadata, Run
 from tests.faults.passing import pass_once
+from tests.support.commands import printed
 from tests.support.worker_rows import a_worker
 
 pytestmark = pytest.mark.django_db
@@ -237,9 +236,7 @@ def test_every_surface_tells_what_runs_in_the_history(get: Callable[..., Any]) -
     [step] = branch["children"]
     assert (step["location"], step["status"], around["running_since"]) == ("all/left/charge", "running", None)
     assert datetime.fromisoformat(step["running_since"]) == NOW[0] - timedelta(seconds=2400)
-    out = io.StringIO()
-    call_command("durable", "show", "order-1", stdout=out, stderr=io.StringIO())
-    [line] = [line for line in out.getvalue().splitlines() if line.startswith("all/left/charge")]
+    [line] = [line for line in printed("show", "order-1").splitlines() if line.startswith("all/left/charge")]
     assert line.split()[1:4] == ["step", "running", "1"]
     assert "running for 40 m" in line
 
@@ -303,9 +300,7 @@ def test_what_an_async_step_has_left_is_in_the_list_as_long_as_its_worker_lives(
 def test_every_surface_tells_what_an_async_step_has_left(get: Callable[..., Any]) -> None:
     a_worker(WORKER)
     leaves(held("order-1", state="sleeping", lease_expires_at=None, worker=""))
-    out = io.StringIO()
-    call_command("durable", "running", stdout=out, stderr=io.StringIO())
-    assert "charge (has left the task poll)" in out.getvalue()
+    assert "charge (has left the task poll)" in printed("running")
     [listed] = get("/api/running").json()["results"]
     assert (listed["left"], listed["attempt"], listed["is_hung"]) == ("the task poll", 0, True)
     html = get(reverse("admin:durable_run_running")).content.decode()
@@ -375,18 +370,12 @@ def test_the_metrics_have_the_number_of_hung_steps_and_the_oldest_age() -> None:
 
 def test_the_command_lists_what_runs() -> None:
     runs(held("order-1"), seconds=2400)
-
-    def said(*arguments: str) -> str:
-        out = io.StringIO()
-        call_command("durable", *arguments, stdout=out, stderr=io.StringIO())
-        return out.getvalue()
-
-    assert ", hung" in said("running")
-    [data] = [json.loads(line) for line in said("running", "-o", "json").splitlines()]
+    assert ", hung" in printed("running")
+    [data] = [json.loads(line) for line in printed("running", "-o", "json").splitlines()]
     assert (data["run"], data["location"], data["is_hung"]) == ("order-1", "charge", True)
-    assert said("running", "-o", "ids").strip() == "order-1"
+    assert printed("running", "-o", "ids").strip() == "order-1"
     for command in (("show", "order-1"), ("why", "order-1"), ("list",)):
-        assert 'Seems hung: running step "charge" for 40 m' in said(*command), command
+        assert 'Seems hung: running step "charge" for 40 m' in printed(*command), command
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,7 +12,6 @@ from urllib.parse import quote
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.db import connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -43,6 +41,7 @@ from durable.retention import Policy, Pruned, Pruner
 from durable.rollups import roll_up
 from durable.store.tables.surveys import RowSurveyor
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
+from tests.support.commands import printed
 from tests.support.plans import read, scans, sifted, sorts
 from tests.support.rollups import settle
 from tests.support.waiting import eventually
@@ -118,12 +117,6 @@ def paged(get: Callable[[str], Any], address: str) -> None:
     """The first page and the one behind it."""
     if cursor := get(address).get("next_cursor"):
         assert get(f"{address}{'&' if '?' in address else '?'}cursor={cursor}")["results"] is not None
-
-
-def durable(*arguments: str) -> str:
-    out = io.StringIO()
-    call_command("durable", *arguments, stdout=out, stderr=io.StringIO())
-    return out.getvalue()
 
 
 def the_long_one() -> Run:
@@ -441,7 +434,7 @@ def test_commands_look_up_a_history() -> None:
     Run.objects.filter(pk=LONG).update(state="completed", wake_at=None, finished_at=timezone.now())
     for arguments in (("show", LONG), ("why", LONG), ("export", LONG), ("show", LONG, "--follow")):
         with CaptureQueriesContext(connection) as queries:
-            assert LONG in durable(*arguments)
+            assert LONG in printed(*arguments)
         assert scans(queries, GROWING) == [], arguments
 
 

@@ -141,6 +141,7 @@ def test_a_pause_and_a_cancel_say_what_becomes_of_children(admin_client: Client)
 
 
 def told(*arguments: str) -> str:
+    """What a command prints, with what it says beside."""
     out = io.StringIO()
     call_command("durable", *arguments, stdout=out, stderr=out)
     return out.getvalue()

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
-from django.test import Client
-from django.urls import reverse
 
 from durable import Context, workflow
 from durable.core.options import options_of
@@ -20,6 +15,7 @@ from durable.models import Entry, Run
 from durable.testing import Harness
 from tests.core.flavours import Flavour
 from tests.faults.passing import pass_once
+from tests.support.commands import printed
 
 HOSTILE = '<script>alert("1")</script> & co'
 NAMES = ["Ada"]
@@ -124,49 +120,29 @@ def initials(_workflow: str, field: str, value: Any) -> Any:
     return f"{value[0]}." if field == "summary" else value
 
 
-@pytest.fixture
-def shown(db: None, client: Client) -> Callable[..., str]:
-    user = User.objects.create_user("ada", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(content_type__app_label="durable"))
-    client.force_login(user)
-
-    def page(name: str, *args: str, **query: str) -> str:
-        response = client.get(reverse(f"admin:durable_run_{name}", args=args), query)
-        assert response.status_code == 200
-        return response.content.decode()
-
-    return page
-
-
-def durable(*arguments: str) -> str:
-    out = io.StringIO()
-    call_command("durable", *arguments, stdout=out, stderr=io.StringIO())
-    return out.getvalue()
-
-
 class TestSurfaces:
-    def test_pages_show_it_beside_the_name_and_escape_it(self, shown: Callable[..., str]) -> None:
+    def test_pages_show_it_beside_the_name_and_escape_it(self, page: Callable[..., str]) -> None:
         pass_once(bills.using(id="few").start(["Ada Lovelace", HOSTILE]))
         for part in ("timeline", "history"):
-            text = shown("change", "few", part=part)
+            text = page("change", "few", part=part)
             assert '<span class="durable-summary">Ada Lovelace</span>' in text
             assert "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt; &amp; co" in text
             assert "<script>alert" not in text
             assert text.count("durable-summary") == 2
-        assert "Ada Lovelace" in shown("step", "few", at="bill 0")
+        assert "Ada Lovelace" in page("step", "few", at="bill 0")
 
-    def test_the_members_of_a_folded_place_are_told_apart(self, shown: Callable[..., str]) -> None:
+    def test_the_members_of_a_folded_place_are_told_apart(self, page: Callable[..., str]) -> None:
         pass_once(bills.using(id="many").start([f"customer {chr(65 + n)}" for n in range(12)]))
-        assert "durable-summary" not in shown("change", "many", part="timeline")
-        opened = shown("change", "many", part="timeline", open="bill #")
+        assert "durable-summary" not in page("change", "many", part="timeline")
+        opened = page("change", "many", part="timeline", open="bill #")
         for n in range(12):
             assert f'<span class="durable-summary">customer {chr(65 + n)}</span>' in opened
 
     def test_the_command_line_and_its_json_have_it(self, db: None) -> None:
         pass_once(bills.using(id="told").start(["Ada", "Grace \ud800"]))
-        [line] = [each for each in durable("show", "told").splitlines() if each.startswith("bill 0")]
+        [line] = [each for each in printed("show", "told").splitlines() if each.startswith("bill 0")]
         assert "Ada" in line
-        history = json.loads(durable("show", "told", "-o", "json"))["history"]
+        history = json.loads(printed("show", "told", "-o", "json"))["history"]
         assert {each["location"]: each["summary"] for each in history} == {
             "plain": "",
             "bill 0": "Ada",
@@ -175,9 +151,9 @@ class TestSurfaces:
 
     def test_a_redacted_file_of_the_history_has_it_as_the_hook_shows_it(self, db: None, settings: Any) -> None:
         pass_once(bills.using(id="filed").start(["Ada"]))
-        assert '"summary":"(redacted)"' in durable("export", "filed", "--history", "--redact")
+        assert '"summary":"(redacted)"' in printed("export", "filed", "--history", "--redact")
         settings.DURABLE = {**settings.DURABLE, "REDACT": f"{__name__}.initials"}
-        assert '"summary":"A."' in durable("export", "filed", "--history", "--redact")
+        assert '"summary":"A."' in printed("export", "filed", "--history", "--redact")
 
     def test_a_plain_step_pays_nothing(self, db: None) -> None:
         pass_once(bills.using(id="plain").start(["Ada"]))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
@@ -20,6 +17,7 @@ from durable.inspection.export import exported
 from durable.inspection.run_rules import find_among
 from durable.models import Run, RunStatus
 from tests.faults.passing import pass_once
+from tests.support.commands import printed
 
 pytestmark = pytest.mark.django_db
 
@@ -46,20 +44,6 @@ def parent(ctx: Context) -> Any:
 def said(run_id: str, text: str = "waiting for the courier", done: float | None = 3, of: float | None = 7) -> Run:
     pass_once(saying.using(id=run_id).start(text, done, of))
     return Run.objects.get(pk=run_id)
-
-
-@pytest.fixture
-def page(client: Client) -> Callable[..., str]:
-    user = User.objects.create_user("ada", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(content_type__app_label="durable"))
-    client.force_login(user)
-
-    def get(name: str, *args: str, **query: str) -> str:
-        response = client.get(reverse(f"admin:durable_run_{name}", args=args), query)
-        assert response.status_code == 200
-        return response.content.decode()
-
-    return get
 
 
 def hide(_workflow: str, field: str, value: Any) -> Any:
@@ -163,13 +147,13 @@ class TestJSON:
     def test_the_command_line_has_it(self) -> None:
         said("a")
         pass_once(quiet.using(id="plain").start())
-        listed = durable("list")
+        listed = printed("list")
         assert "waiting for the courier (3 of 7)" in listed
-        shown = durable("show", "a")
+        shown = printed("show", "a")
         [line] = [each for each in shown.splitlines() if each.startswith("status")]
         assert line.endswith("waiting for the courier (3 of 7)")
-        assert not [each for each in durable("show", "plain").splitlines() if each.startswith("status")]
-        data = json.loads(durable("show", "a", "-o", "json"))
+        assert not [each for each in printed("show", "plain").splitlines() if each.startswith("status")]
+        data = json.loads(printed("show", "a", "-o", "json"))
         assert {**data["status"], "at": None} == {**self.STATUS, "at": None}
 
     def test_an_export_has_it(self) -> None:
@@ -179,9 +163,3 @@ class TestJSON:
             "at": None,
             "eta": "2031-05-06T07:08:00+00:00",
         }
-
-
-def durable(*arguments: str) -> str:
-    out = io.StringIO()
-    call_command("durable", *arguments, stdout=out, stderr=io.StringIO())
-    return out.getvalue()

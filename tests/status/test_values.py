@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -28,6 +25,8 @@ from durable.models import Entry, EntryMetadata, Run
 from durable.testing import Harness
 from tests.core.flavours import Flavour
 from tests.faults.passing import pass_once
+from tests.status.conftest import log_in
+from tests.support.commands import printed
 from tests.support.plans import read
 from tests.support.stores import in_force, passed
 
@@ -247,25 +246,6 @@ def nothing(ctx: Context) -> None:
     ctx.queue.next("go on")
 
 
-@pytest.fixture
-def page(db: None, client: Client) -> Callable[..., str]:
-    log_in(client)
-
-    def get(name: str, *args: str, **query: str) -> str:
-        response = client.get(reverse(f"admin:durable_run_{name}", args=args), query)
-        assert response.status_code == 200
-        return response.content.decode()
-
-    return get
-
-
-def log_in(client: Client, *permissions: str) -> None:
-    user = User.objects.create_user("-".join(permissions) or "ada", is_staff=True)
-    found = Permission.objects.filter(content_type__app_label="durable")
-    user.user_permissions.set(found.filter(codename__in=permissions) if permissions else found)
-    client.force_login(user)
-
-
 class TestPages:
     def test_each_form_has_a_card(self, page: Callable[..., str]) -> None:
         pass_once(offer.using(id="a").start())
@@ -339,10 +319,8 @@ class TestPages:
         ]
         assert answered[3]["value"] == TEXT
         assert answered[4]["value"] == TABLE
-        out = io.StringIO()
-        call_command("durable", "values", "a", "-o", "json", stdout=out)
-        printed = [json.loads(each) for each in out.getvalue().splitlines()]
-        assert [each["value"] for each in printed] == [each["value"] for each in answered]
+        lines = [json.loads(each) for each in printed("values", "a", "-o", "json").splitlines()]
+        assert [each["value"] for each in lines] == [each["value"] for each in answered]
         assert Entry.objects.filter(run=Run.objects.get(pk="a"), kind="publish").count() == 6
 
 

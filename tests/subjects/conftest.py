@@ -14,6 +14,9 @@ from durable.runtime import Runtime
 from project.shop.models import Customer, Order
 from tests.support.stores import in_force
 
+#: Writes so many orders of one customer.
+Orders = Callable[[int], list[Any]]
+
 
 @pytest.fixture
 def at(transactional_db: None) -> Iterator[Runtime]:
@@ -22,7 +25,7 @@ def at(transactional_db: None) -> Iterator[Runtime]:
 
 
 @pytest.fixture
-def orders() -> Callable[[int], list[Any]]:
+def orders() -> Orders:
     """Write so many orders of one customer."""
 
     def write(number: int) -> list[Any]:

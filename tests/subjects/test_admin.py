@@ -22,9 +22,9 @@ from durable.models.run import RunQuerySet
 from durable.runtime import Runtime
 from project.shop.admin import OrderAdmin
 from project.shop.models import Order
+from tests.subjects.conftest import Orders
 from tests.support.stores import passed
 
-Orders = Callable[[int], list[Any]]
 LogIn = Callable[..., Client]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from durable.models import Entry, OperatorAction, Run, RunSubject
 from durable.operations.audit import Actor, OperationDeniedError, acting_as
 from durable.operations.prune import forget
 from durable.runtime import Runtime
+from tests.subjects.conftest import Orders
 from tests.support.stores import passed, settle
-
-Orders = Callable[[int], list[Any]]
 
 
 @workflow(name="tests.forget.one")

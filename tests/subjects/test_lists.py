@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -25,10 +24,11 @@ from durable.inspection.runs import RunCriteria, list_and_count, list_runs
 from durable.models import Run, RunSubject, RunTag
 from durable.runtime import Runtime
 from durable.shortcuts import runs_of
+from tests.subjects.conftest import Orders
+from tests.support.commands import printed
 from tests.support.plans import most_read, read, scans, sorts
 from tests.support.stores import passed
 
-Orders = Callable[[int], list[Any]]
 RUNS: Final = 20_000
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
 TABLES: Final = {"durable_run", "durable_runsubject"}
@@ -57,12 +57,6 @@ def listed(**given: Any) -> list[str]:
     assert count is not None
     assert count.number == len(page.runs)
     return [run.id for run in page.runs]
-
-
-def printed(*arguments: str) -> str:
-    out = io.StringIO()
-    call_command("durable", *arguments, stdout=out)
-    return out.getvalue()
 
 
 def test_a_list_has_the_runs_about_something(at: Runtime, orders: Orders) -> None:

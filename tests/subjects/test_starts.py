@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,8 @@ from durable.retention import Policy
 from durable.runtime import Runtime
 from durable.shortcuts import aruns_of, runs_of
 from durable.testing import Harness
+from tests.subjects.conftest import Orders
 from tests.support.stores import passed, settle
-
-Orders = Callable[[int], list[Any]]
 
 
 @workflow(name="tests.subjects.one")

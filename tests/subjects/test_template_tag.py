@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,9 +17,8 @@ from django.urls import reverse
 from durable import Context, workflow
 from durable.models.run import RunQuerySet
 from durable.runtime import Runtime
+from tests.subjects.conftest import Orders
 from tests.support.stores import passed
-
-Orders = Callable[[int], list[Any]]
 
 
 @workflow(name="tests.runs_of.waits")

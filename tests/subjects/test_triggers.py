@@ -22,9 +22,8 @@ from durable.runtime import Runtime
 from durable.testing import Harness
 from durable.testing.muting import RunsInMemoryError
 from project.shop.models import Review
+from tests.subjects.conftest import Orders
 from tests.support.stores import passed, settle
-
-Orders = Callable[[int], list[Any]]
 
 
 @workflow(name="tests.triggers.greets")
