@@ -20,14 +20,13 @@ from durable import Context, workflow
 from durable.admin import pages
 from durable.inspection.activities import activities_of, activities_of_runs, hung_steps, list_activities
 from durable.inspection.explanation import explain, explain_fully
-from durable.inspection.findings import collect_findings
 from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.progress import progress_of
 from durable.inspection.tree import TreeNode, history_tree
-from durable.inspection.workers import worker_overview
 from durable.metrics.rows import RowsCollector
 from durable.models import Activity, Entry, EntryMetadata, Run
 from tests.faults.passing import pass_once
+from tests.inspection.conftest import findings
 from tests.support.commands import printed
 from tests.support.worker_rows import a_worker
 
@@ -334,7 +333,7 @@ def test_where_nothing_is_known_half_of_the_timeout_counts() -> None:
 
 def test_hung_steps_are_a_finding_with_the_step_its_age_and_its_worker() -> None:
     runs(held("order-1"), seconds=2400, timeout=3060.0)
-    [finding] = [each for each in collect_findings(timezone.now(), worker_overview()) if each.kind == "hung_step"]
+    [finding] = findings("hung_step")
     assert finding.runs == [("order-1", "tests.running.order")]
     assert 'step "charge" for 40 m' in finding.advice
     assert WORKER in finding.advice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,14 +12,12 @@ from durable.inspection.events import Event, EventKey, list_events
 from durable.models import Run
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
-from tests.admin.conftest import Stage, staged
+from tests.admin.conftest import Stage
 
 
-@pytest.fixture
-def stage(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": True, "rollback_broken": False})
-    with staged() as stage:
-        yield stage
+@pytest.fixture(autouse=True)
+def _broken(stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
 
 
 def told(run: Run, *, is_newest_first: bool = False) -> list[Event]:

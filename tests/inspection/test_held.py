@@ -16,17 +16,16 @@ from durable.inspection.causes import cause_of, find_cause, list_causes, spread_
 from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.explanation import explain, explain_fully
 from durable.inspection.export import exported
-from durable.inspection.findings import collect_findings
 from durable.inspection.held import held_by_reason, held_of, held_runs
 from durable.inspection.places import GRAVITY
 from durable.inspection.runs import RunCriteria, count_runs, list_runs
 from durable.inspection.timeline import build_timeline
 from durable.inspection.tree import history_tree
 from durable.inspection.undone import state_word
-from durable.inspection.workers import worker_overview
 from durable.models import EntryMetadata, Failure, OperatorAction, Run
 from durable.operations import settle
 from tests.faults.passing import pass_once
+from tests.inspection.conftest import findings
 
 pytestmark = pytest.mark.django_db
 
@@ -308,7 +307,7 @@ class TestFindings:
     def test_held_runs_are_one_finding_with_their_list(self) -> None:
         held("a")
         held("b", parcel)
-        [finding] = [each for each in collect_findings(timezone.now(), worker_overview()) if each.kind == "held"]
+        [finding] = findings("held")
         assert (str(finding.count), finding.is_urgent) == ("2", True)
         assert finding.wanted == RunCriteria(is_held=True)
         assert finding.advice.startswith("Of 1 run nobody knows whether its step was done.")

@@ -13,12 +13,10 @@ import pytest
 import redis
 from django.core.management import call_command
 from django.db import connection
-from django.utils import timezone
 
 from durable.inspection import database
 from durable.inspection.database import OldSnapshot, old_snapshots_and_ids
-from durable.inspection.findings import collect_findings
-from durable.inspection.workers import worker_overview
+from tests.inspection.conftest import findings
 from tests.support.locks import other_session
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -62,7 +60,7 @@ def test_a_session_with_its_pid_its_application_and_what_to_do(
     assert f'the session {pid} of "nightly dump"' in found.holder
     assert "idle in a transaction for" in found.holder
     assert f"pg_terminate_backend({pid})" in found.advice
-    [finding] = [each for each in collect_findings(timezone.now(), worker_overview()) if each.kind == "old_snapshot"]
+    [finding] = findings("old_snapshot")
     assert not finding.is_urgent
     output = doctor()
     assert re.search(rf"old_snapshot\s+note\s+An old snapshot holds vacuum up: the session {pid}", output)
@@ -81,7 +79,7 @@ def test_one_that_is_older_than_an_hour_needs_a_person(
 ) -> None:
     monkeypatch.setattr("durable.inspection.findings.LONG", 0.0)
     session.execute("SELECT txid_current()")
-    [finding] = [each for each in collect_findings(timezone.now(), worker_overview()) if each.kind == "old_snapshot"]
+    [finding] = findings("old_snapshot")
     assert finding.is_urgent
 
 

@@ -11,15 +11,15 @@ from django.utils import timezone
 
 from durable import Context, Limit, get_run, runtime, workflow
 from durable.inspection.explanation import explain, explain_fully
-from durable.inspection.findings import Finding, collect_findings
+from durable.inspection.findings import Finding
 from durable.inspection.limits import count_slots, unused_limits
-from durable.inspection.workers import worker_overview
 from durable.metrics.rows import RowsCollector
 from durable.models import Limit as LimitRow
 from durable.models import Run, Slot, SlotNote
 from durable.operations import holds
 from durable.operations.audit import Actor, acting_as
 from durable.worker.timer import Sweep
+from tests.inspection.conftest import findings
 from tests.support.plans import scans
 from tests.support.stores import passed
 
@@ -41,8 +41,7 @@ def begin(*ids: str, tenant: str = "acme 🎉") -> None:
 
 
 def found(now: datetime) -> dict[str, Finding]:
-    told = collect_findings(now, worker_overview())
-    return {each.kind: each for each in told if each.kind.startswith(("slot_", "line_"))}
+    return {each.kind: each for prefix in ("slot_", "line_") for each in findings(prefix, now)}
 
 
 def test_a_line_that_moves_or_has_just_begun_is_no_finding() -> None:

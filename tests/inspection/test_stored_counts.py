@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,16 +23,9 @@ from durable.store import store_for
 from durable.worker.executor import note
 from durable.worker.timer import Chores
 from tests.admin import flows
-from tests.admin.conftest import Stage, staged
-from tests.admin.flows import SWITCH
+from tests.admin.conftest import Stage
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def stage(db: None) -> Iterator[Stage]:
-    with staged() as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +33,6 @@ def _long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five entries are a long history."""
     monkeypatch.setattr(history_counts, "LONG", 4)
     monkeypatch.setattr(places, "EXACT", 4)
-    monkeypatch.setitem(SWITCH, "broken", False)
-    forget(monkeypatch)
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +73,7 @@ def test_what_is_stored_is_what_a_page_counts(
 ) -> None:
     monkeypatch.setattr(places, "EXACT", 0)
     monkeypatch.setattr(events, "PAGE", 5)
-    monkeypatch.setitem(SWITCH, "broken", True)
+    flows.SWITCH["broken"] = True
     stage.start(flow, *([12] if flow in (flows.many, flows.looping) else []), id="run")
     now = timezone.now()
     without = found("run")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -14,22 +12,14 @@ from durable import Break, Context, Continue, CriticalError, operations, workflo
 from durable.admin import waterfall
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryStatus
-from durable.inspection import history_counts, places, timeline_reads
+from durable.inspection import places, timeline_reads
 from durable.inspection.timeline import MOST_ROWS, Row, Timeline, build_timeline, time_axis
 from durable.inspection.timeline_reads import MOST_ATTEMPTS
 from durable.models import Activity, Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
-from tests.admin.conftest import Stage, staged
+from tests.admin.conftest import Stage
 
 SHAPES = {"exact": 2_000, "counted in the database": 0}
-
-
-@pytest.fixture
-def stage(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-    monkeypatch.setattr(history_counts, "_results", OrderedDict())  # the runs of all tests have one name
-    with staged() as stage:
-        yield stage
 
 
 @pytest.fixture(params=SHAPES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
@@ -10,11 +9,11 @@ import pytest
 
 from durable import Break, Context, Continue, workflow
 from durable.core.errors import ErrorInfo
-from durable.inspection import history_counts, places, timeline, timeline_reads
+from durable.inspection import places, timeline, timeline_reads
 from durable.inspection.timeline import Row, Timeline, build_timeline
 from durable.models import Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
-from tests.admin.conftest import Stage, staged
+from tests.admin.conftest import Stage
 
 PAGE = 5
 BATCHES = 14
@@ -43,13 +42,6 @@ def batches(ctx: Context) -> None:
 
 def _of(body: Callable[[Context, int], None], number: int) -> Callable[[Context], None]:
     return lambda c: body(c, number)
-
-
-@pytest.fixture
-def stage(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(history_counts, "_results", OrderedDict())  # the runs of all tests have one name
-    with staged() as stage:
-        yield stage
 
 
 @pytest.fixture(params=["exact", "counted", "counted, members closed"])

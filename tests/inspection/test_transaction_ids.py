@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 from django.db import connection
-from django.utils import timezone
 
 from durable.inspection import database
 from durable.inspection.database import LAST_ID, transaction_ids
-from durable.inspection.findings import Finding, collect_findings
-from durable.inspection.workers import worker_overview
+from durable.inspection.findings import Finding
 from durable.metrics.rows import RowsCollector
+from tests.inspection.conftest import findings
 
 pytestmark = pytest.mark.django_db
 
 
 def finding() -> Finding | None:
-    found = [each for each in collect_findings(timezone.now(), worker_overview()) if each.kind == "transaction_ids"]
-    return found[0] if found else None
+    return next(iter(findings("transaction_ids")), None)
 
 
 def gauges() -> list[float]:

@@ -1,4 +1,4 @@
-"""What `durable why`, the pages of verbs and the command line say of children: undone, left running, or cancelled."""
+"""What `durable why`, pages of verbs and the command line say of children: waiting, undone, left running, cancelled."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from django.utils import timezone
 from durable import Context, CriticalError, Handle, get_run, runtime, workflow
 from durable.inspection.explain_states import Explanation
 from durable.inspection.explanation import explain_fully
+from durable.inspection.family import count_children
 from durable.models import Run, WorkerProcess
 from tests.admin.pages import text_of, url
 from tests.support.stores import passed
@@ -64,6 +65,17 @@ def sleepers(ctx: Context) -> None:
     ctx.map("bills", sleeper, [(number,) for number in range(3)], at_once=2)
 
 
+@workflow(name="shown.one")
+def twice(ctx: Context, number: int) -> int:
+    return ctx.step("twice", lambda: number)
+
+
+@workflow(name="shown.parent")
+def parent_of_both(ctx: Context) -> int:
+    ctx.start_child("alone", sleeper.using(when_parent_ends="leave"), 1)
+    return len(ctx.map("bills", twice, [(number,) for number in range(5)], at_once=2).outputs)
+
+
 @pytest.fixture(autouse=True)
 def broken() -> Any:
     BROKEN.add("end")
@@ -78,6 +90,24 @@ def why(run_id: str) -> Explanation:
 def settled(*run_ids: str) -> None:
     for each in run_ids:
         passed(runtime.current(), each)
+
+
+def test_a_parent_and_its_children_are_explained_and_counted() -> None:
+    run = parent_of_both.using(id="order-7").start()
+    settled("order-7")
+    assert why("order-7").headline == (
+        'Waiting for the children of the map "bills": 0 of 5 have ended, 2 are under way, 3 wait for their turn'
+    )
+    turn = 'Waits for its turn: 2 of 2 of the map "bills" of "order-7" are under way'
+    assert why("order-7:bills:4").headline == turn
+    settled("order-7:bills:0", "order-7:bills:1")
+    alone, bills = count_children("order-7").groups
+    assert (alone.name, dict(alone.states)) == ("", {"pending": 1})
+    assert (bills.name, dict(bills.states)) == ("bills", {"pending": 3, "completed": 2})
+    assert len(run.children(group="bills", state="completed")) == 2
+    settled(*(f"order-7:bills:{number}" for number in range(2, 5)), "order-7")
+    assert run.result(timeout=1) == 5
+    assert not count_children("order-7:alone")
 
 
 def test_a_map_whose_children_are_compensated_says_so() -> None:

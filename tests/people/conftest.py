@@ -15,6 +15,17 @@ from durable.testing import Harness
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+#: The permission that most questions of these tests ask for.
+CHANGE = "auth.change_group"
+
+
+def begun(h: Harness, workflow: Any, *args: Any, **options: Any) -> Any:
+    """A run of the workflow that has come to its question, or to its end."""
+    run = h.start(workflow, *args, **options)
+    h.settle()
+    return run
+
+
 class People:
     """Users by name, made when they are first asked for."""
 

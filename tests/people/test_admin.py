@@ -18,10 +18,9 @@ from durable import Context, workflow
 from durable.models import OperatorAction
 from durable.people import questions_for, questions_of
 from durable.testing import Harness
-from tests.people.conftest import People
+from tests.people.conftest import CHANGE, People, begun
 from tests.people.forms import RefundForm
 
-CHANGE = "auth.change_group"
 INBOX = "/admin/durable/run/inbox/"
 
 
@@ -49,8 +48,7 @@ def staff(user: User, *permissions: str) -> Client:
 
 
 def opened(h: Harness, **options: Any) -> tuple[Any, str]:
-    run = h.start(refund, **options)
-    h.settle()
+    run = begun(h, refund, **options)
     [question] = questions_of(run.id)
     return run, f"{INBOX}{question.id}/answer/"
 
@@ -171,8 +169,7 @@ def test_the_page_of_what_a_run_is_about_has_a_button_that_answers(h: Harness, p
     from project.shop.models import Customer, Order
 
     order = Order.objects.create(customer=Customer.objects.create(name="Ada", email="ada@shop.example"), total=990)
-    run = h.start(refund.using(about=order))
-    h.settle()
+    run = begun(h, refund.using(about=order))
     [question] = questions_of(run.id)
     root = User.objects.create_superuser("root")
     place = reverse("admin:shop_order_change", args=[order.pk])
@@ -185,8 +182,7 @@ def test_a_refund_is_approved_by_two_people_on_the_page_of_its_order(h: Harness,
     from project.shop.models import Customer, Order
 
     order = Order.objects.create(customer=Customer.objects.create(name="Ada", email="ada@shop.example"), total=990)
-    run: Any = h.start(refund.using(about=order), approvals=2, permission="shop.change_order")
-    h.settle()
+    run = begun(h, refund.using(about=order), approvals=2, permission="shop.change_order")
     place = reverse("admin:shop_order_change", args=[order.pk])
     own = Permission.objects.get(codename="change_order", content_type__app_label="shop")
     for name in ("anna", "bert"):

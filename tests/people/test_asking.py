@@ -28,10 +28,10 @@ from durable.operations.audit import Actor, acting_as
 from durable.people import Verdict, question, questions_for, questions_of
 from durable.testing import Harness, SimulatedCrash
 from tests.people import forms as own_forms
-from tests.people.conftest import NOW, People
+from tests.people.conftest import CHANGE, NOW, People, begun
 from tests.people.forms import GroupForm, OwnRefusal, RefundForm
 
-CHANGE = "auth.change_group"
+KEY = UUID("b39625df-4c75-417b-8e61-0a40c62857fd")
 
 
 def asking(form: Any = None, **options: Any) -> Any:
@@ -44,8 +44,7 @@ def asking(form: Any = None, **options: Any) -> Any:
 
 def opened(h: Harness, *args: Any, **options: Any) -> Any:
     options = options if {"to", "permission"} & options.keys() else {"permission": CHANGE, **options}
-    run = h.start(asking(*args, **options))
-    h.settle()
+    run = begun(h, asking(*args, **options))
     assert h.peek(run).state == "sleeping", h.peek(run)
     return run
 
@@ -179,8 +178,7 @@ def test_a_group_may_be_named(h: Harness, people: People) -> None:
 
 
 def test_a_question_for_nobody_in_particular_is_for_operators(h: Harness, people: People) -> None:
-    run = h.start(asking())
-    h.settle()
+    run = begun(h, asking())
     assert questions_for(people.anna) == []
     with pytest.raises(NotAllowedError, match=r"durable\.operate_run"):
         h.answer(run, "approve refund", True, by=people.anna)
@@ -228,21 +226,18 @@ def test_four_eyes_are_more_than_two(h: Harness, people: People, how: str) -> No
     h.answer(run, "approve refund", True, by=bert)
 
 
-@pytest.mark.parametrize("how", ["value", "text", "capitals", "digits alone", "list"])
-def test_a_user_whose_key_is_a_uuid_may_be_excluded(how: str) -> None:
-    key = UUID("b39625df-4c75-417b-8e61-0a40c62857fd")
-    anna = SimpleNamespace(pk=key, get_username=lambda: "anna")
-    ways = {"value": key, "text": str(key), "capitals": str(key).upper(), "digits alone": key.hex, "list": [key]}
-    said: dict[str, Any] = {"text": "", "remind": None, "escalate": None, "mail": None}
-    asked = asked_of(form=None, permission=CHANGE, to=None, about=None, not_by=ways[how], approvals=1, **said)
-    assert key_of_user(anna) in asked.not_by
-
-
-@pytest.mark.parametrize("key", ["b39625df4c75417b8e610a40c62857fd", "b39625df-4c75-417b-8e61-0a40c62857fd", "7"])
-def test_a_user_whose_key_is_text_may_be_excluded(key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "not_by"),
+    [
+        *((KEY, each) for each in (KEY, str(KEY), str(KEY).upper(), KEY.hex, [KEY])),
+        *((text, text) for text in (KEY.hex, str(KEY), "7")),
+    ],
+    ids=["value", "text", "capitals", "digits alone", "list", "hexadecimal text", "text like a UUID", "text"],
+)
+def test_a_user_whose_key_is_a_uuid_or_text_may_be_excluded(key: UUID | str, not_by: Any) -> None:
     anna = SimpleNamespace(pk=key, get_username=lambda: "anna")
     said: dict[str, Any] = dict.fromkeys(("form", "to", "about", "remind", "escalate", "mail"))
-    asked = asked_of(permission=CHANGE, not_by=key, approvals=1, text="", **said)
+    asked = asked_of(permission=CHANGE, not_by=not_by, approvals=1, text="", **said)
     assert key_of_user(anna) in asked.not_by
 
 
@@ -252,8 +247,7 @@ def test_the_starter_may_not_answer(h: Harness, people: People) -> None:
         each.is_superuser = True
         each.save()
     with acting_as(Actor("admin", user=anna)):
-        run = h.start(asking(permission=CHANGE, not_by="starter"))
-    h.settle()
+        run = begun(h, asking(permission=CHANGE, not_by="starter"))
     with pytest.raises(NotAllowedError, match="four eyes"):
         h.answer(run, "approve refund", True, by=anna)
     h.answer(run, "approve refund", True, by=bert)
@@ -273,8 +267,7 @@ def test_who_has_answered_before_may_be_excluded(h: Harness, people: People) -> 
         second = ctx.ask_person("second", permission=CHANGE, not_by=first)
         return [first.by, second.by]
 
-    run = h.start(order)
-    h.settle()
+    run = begun(h, order)
     h.answer(run, "first", True, by=anna)
     h.settle()
     User.objects.filter(pk=anna.pk).update(username="renamed")
@@ -294,8 +287,7 @@ def test_two_approvals_are_of_two_people(h: Harness, people: People) -> None:
     def order(ctx: Context) -> Verdict:
         return ctx.ask_person("approve refund", RefundForm, permission=CHANGE, approvals=2)
 
-    run = h.start(order)
-    h.settle()
+    run = begun(h, order)
     assert h.answer(run, "approve refund", {"amount": 1, "approved": True}, by=anna, comment="fine") is None
     h.settle()
     assert h.peek(run).state == "sleeping"
@@ -336,8 +328,7 @@ def test_nobody_answers_in_time(h: Harness, people: People) -> None:
             return error.question
         return "answered"
 
-    run = h.start(order)
-    h.settle()
+    run = begun(h, order)
     h.advance(timedelta(days=2))
     with pytest.raises(QuestionClosedError, match="its time is over"):
         h.answer(run, "approve refund", True, by=people.allowed("anna"))
@@ -382,8 +373,7 @@ def test_an_old_question_is_dead_after_a_rewind(h: Harness, people: People) -> N
         return ctx.ask_person("approve refund", permission=CHANGE).data
 
     anna = people.allowed("anna")
-    run = h.start(order)
-    h.settle()
+    run = begun(h, order)
     [old] = questions_for(anna)
     run.replay("first", in_place=True)
     with pytest.raises(QuestionClosedError):
@@ -407,8 +397,7 @@ def test_a_copy_of_a_run_asks_for_itself(h: Harness, people: People) -> None:
         return asked
 
     anna = people.allowed("anna")
-    run = h.start(order)
-    h.settle()
+    run = begun(h, order)
     copy = run.replay("first", in_place=False)
     h.settle()
     assert {each.run_id for each in questions_for(anna)} == {run.id, copy.id}
@@ -432,8 +421,7 @@ def test_a_loser_of_a_race_asks_nobody(h: Harness, people: People) -> None:
         ).winner
 
     anna = people.allowed("anna")
-    run = h.start(order)
-    h.settle()
+    run = begun(h, order)
     [found] = questions_for(anna)
     h.advance("1 day")
     h.settle()
@@ -448,8 +436,7 @@ def test_branches_ask_beside_each_other(h: Harness, people: People) -> None:
         return {name: each.data for name, each in ctx.join("both", asked).items()}
 
     anna = people.allowed("anna")
-    run = h.start(order)
-    h.settle()
+    run = begun(h, order)
     assert len(questions_for(anna)) == 2
     with pytest.raises(EntryNotFoundError):
         h.answer(run, "ok", True, by=anna)
@@ -471,8 +458,7 @@ def test_a_run_that_failed_and_is_recovered_asks_again(people: People, store: An
 
     anna = people.allowed("anna")
     with Harness(now=NOW, store=store, strict=False) as h:
-        run = h.start(order)
-        h.settle()
+        run = begun(h, order)
         [found] = questions_for(anna)
         is_broken[0] = True
         h.run(run)
@@ -531,8 +517,7 @@ def test_async_workflows_await_people(h: Harness, people: People) -> None:
         verdict = await ctx.ask_person("approve refund", RefundForm, permission=CHANGE)
         return verdict.data["amount"]
 
-    run = h.start(order)
-    h.settle()
+    run = begun(h, order)
     h.answer(run, "approve refund", {"amount": "3"}, by=people.allowed("anna"))
     h.settle()
     assert run.output == 3
@@ -598,8 +583,7 @@ def test_the_code_may_ask_for_another_form_in_a_later_pass(lenient: Harness, peo
     def order(ctx: Context) -> Any:
         return ctx.ask_person("approve refund", asked[0], permission=CHANGE).data
 
-    run = lenient.start(order)
-    lenient.settle()
+    run = begun(lenient, order)
     asked[0] = OwnRefusal
     lenient.run(run)
     [found] = questions_for(anna)
@@ -735,8 +719,7 @@ def test_what_no_question_can_have_is_a_mistake(h: Harness, options: Any, error:
         with pytest.raises(error):
             ctx.ask_person("approve refund", **options)
 
-    run = h.start(order)
-    h.settle()
+    run = begun(h, order)
     assert h.peek(run).state == "completed"
 
 
@@ -749,8 +732,7 @@ def test_no_message_can_be_sent_in_place_of_an_answer(h: Harness, people: People
 
 def test_a_plain_run_asks_nothing(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    run = h.start(lambda ctx: ctx.step("one", int))
-    h.settle()
+    run = begun(h, lambda ctx: ctx.step("one", int))
     assert questions_of(run.id) == []
     assert run.state == "completed"
 
@@ -761,8 +743,7 @@ def test_a_recovery_of_a_run_that_asked_nobody_looks_for_no_questions() -> None:
         raise CriticalError("for good")
 
     with Harness(now=NOW, store="database", strict=False) as h:
-        run = h.start(failing)
-        h.settle()
+        run = begun(h, failing)
         assert h.peek(run).state == "failed"
         with CaptureQueriesContext(connection) as queries:
             run.recover()

@@ -19,6 +19,7 @@ from durable.operations.audit import Actor, acting_as
 from durable.people import question_at, questions_for
 from durable.store.tables.rows import QUESTION
 from durable.testing import Harness
+from tests.people.conftest import begun
 from tests.support.at_once import THREADS, at_once, patiently
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -55,8 +56,7 @@ def asking(**options: Any) -> Any:
 def test_of_answers_at_once_one_wins() -> None:
     people = users()
     with Harness(store="database") as h:
-        run: Any = h.start(asking())
-        h.settle()
+        run = begun(h, asking())
         assert outcomes(run.id, people) == [*["QuestionClosedError"] * (THREADS - 1), "decided"]
         assert QueueMessage.objects.filter(run=run.id).count() == 1
         h.settle()
@@ -66,8 +66,7 @@ def test_of_answers_at_once_one_wins() -> None:
 def test_of_approvals_at_once_each_counts_once() -> None:
     people = users()
     with Harness(store="database") as h:
-        run: Any = h.start(asking(approvals=2))
-        h.settle()
+        run = begun(h, asking(approvals=2))
         assert outcomes(run.id, people) == [*["QuestionClosedError"] * (THREADS - 2), "counted", "decided"]
         h.settle()
         assert len({each.by for each in run.output.answers}) == 2
@@ -76,16 +75,14 @@ def test_of_approvals_at_once_each_counts_once() -> None:
 def test_one_person_many_times_at_once_counts_once() -> None:
     [one] = users(1)
     with Harness(store="database") as h:
-        run = h.start(asking(approvals=2))
-        h.settle()
+        run = begun(h, asking(approvals=2))
         assert outcomes(run.id, [one] * THREADS) == [*["NotAllowedError"] * (THREADS - 1), "counted"]
 
 
 def test_a_deleted_run_takes_its_questions_along() -> None:
     [one] = users(1)
     with Harness(store="database") as h:
-        run = h.start(asking())
-        h.settle()
+        run = begun(h, asking())
         run.cancel()
         h.settle()
         Run.objects.filter(pk=run.id).delete()
@@ -98,8 +95,7 @@ def test_whom_10000_questions_are_not_for_is_decided_by_one_statement_along_the_
     one, other = User.objects.create_user("one"), User.objects.create_user("other")
     one.user_permissions.add(Permission.objects.get(codename="change_group", content_type__app_label="auth"))
     with Harness(store="database") as h:
-        run = h.start(asking(permission="auth.change_group"))
-        h.settle()
+        run = begun(h, asking(permission="auth.change_group"))
         [record] = h._store.questions([run.id])
         details = details_of(record)
         spec = details["spec"]
@@ -154,8 +150,7 @@ def test_the_starter_of_a_child_is_that_of_its_parent() -> None:
             return ctx.child("child", child).id
 
         with acting_as(Actor("admin", user=anna)):
-            run = h.start(parent)
-        h.settle()
+            run = begun(h, parent)
         [found] = questions_for(bert)
         assert found.run_id != run.id
         with pytest.raises(NotAllowedError, match="four eyes"):

@@ -21,10 +21,8 @@ from durable import Context
 from durable.operations.question_mails import address_of, remind
 from durable.people import questions_for, questions_of
 from durable.testing import Harness
-from tests.people.conftest import People
+from tests.people.conftest import CHANGE, People, begun
 from tests.people.forms import RefundForm
-
-CHANGE = "auth.change_group"
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +37,7 @@ def opened(h: Harness, form: Any = None, **options: Any) -> Any:
         verdict = ctx.ask_person("approve refund", form, **options)
         return [verdict.data, verdict.by, verdict.comment]
 
-    run = h.start(order)
-    h.settle()
-    return run
+    return begun(h, order)
 
 
 def receivers() -> list[str]:

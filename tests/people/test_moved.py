@@ -19,10 +19,9 @@ from durable.models import Question, Run
 from durable.operations.imports import import_run
 from durable.people import questions_for, questions_of
 from durable.testing import Harness
-from tests.people.conftest import NOW, People
+from tests.people.conftest import CHANGE, NOW, People, begun
 from tests.renames.conftest import apply
 
-CHANGE = "auth.change_group"
 NAME = "tests.people.moved"
 
 
@@ -48,8 +47,7 @@ def anna(people: People) -> User:
 
 
 def asked(h: Harness, **options: Any) -> Any:
-    run = h.start(asks, **options)
-    h.settle()
+    run = begun(h, asks, **options)
     assert h.peek(run).state == "sleeping"
     return run
 
@@ -183,8 +181,7 @@ def test_a_replay_of_an_ended_run_asks_anew(h: Harness, anna: User) -> None:
         ctx.step("first", int)
         return ctx.ask_person("ok", permission=CHANGE).data
 
-    run: Any = h.start(order)
-    h.settle()
+    run = begun(h, order)
     run.cancel()
     h.settle()
     h._store.close_questions(h.now, 10)  # as the sweep does

@@ -16,10 +16,8 @@ from durable.people import question, questions_of
 from durable.testing import Harness
 from tests.api.conftest import Api, problem
 from tests.cli.conftest import Shell
-from tests.people.conftest import People
+from tests.people.conftest import CHANGE, People, begun
 from tests.people.forms import GroupForm, RefundForm
-
-CHANGE = "auth.change_group"
 
 
 @workflow(name="tests.people.surfaces")
@@ -41,8 +39,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 def opened(h: Harness, form: str = "refund", **options: Any) -> tuple[Any, str]:
-    run = h.start(refund, form, **(options or {"permission": CHANGE}))
-    h.settle()
+    run = begun(h, refund, form, **(options or {"permission": CHANGE}))
     return run, questions_of(run.id)[0].id
 
 
@@ -202,8 +199,7 @@ def test_where_runs_are_limited_a_question_for_operators_is_for_those_who_see_it
     h: Harness, people: People
 ) -> None:
     with override_settings(DURABLE={"API_RUNS": f"{__name__}.own_runs"}):
-        run = h.start(refund.using(id="anna-1"), "")
-        h.settle()
+        run = begun(h, refund.using(id="anna-1"), "")
         key = questions_of(run.id)[0].id
         anna, bert = (Api(grant(each, "operate_run", "view_run")) for each in (people.anna, people.bert))
         assert [each["run"] for each in anna.get("/questions").json()["results"]] == ["anna-1"]
@@ -215,8 +211,7 @@ def test_where_runs_are_limited_a_question_for_operators_is_for_those_who_see_it
 def test_both_surfaces_ask_the_same_people_a_question_for_operators(h: Harness, people: People) -> None:
     rule = f"{__name__}.own_runs"
     with override_settings(DURABLE={"API_RUNS": rule, "ADMIN_RUNS": rule}):
-        run = h.start(refund.using(id="anna-1"), "")
-        h.settle()
+        run = begun(h, refund.using(id="anna-1"), "")
         key = questions_of(run.id)[0].id
         for each, is_asked in ((people.anna, True), (people.bert, False)):
             user = grant(each, "operate_run", "view_run")
