@@ -169,11 +169,11 @@ def _drawn(
         title=title,
         throughput=throughput,
         bars=[_shapes(throughput, position, bar, most, runs_url) for position, bar in enumerate(throughput.bars)],
-        marks=[_mark(throughput, each, site) for each in marks if throughput.begin <= each.at],
+        marks=[_mark(throughput, each, site) for each in marks if throughput.begins <= each.at],
         scale=[thousands(most), thousands(most // 2), "0"],
         durations=[span(high, 1), span(math.sqrt(low * high), 1), span(low, 1)],
         times=[
-            *(_clock(throughput.begin + position * (throughput.end - throughput.begin) / 4) for position in range(4))
+            *(_clock(throughput.begins + position * (throughput.end - throughput.begins) / 4) for position in range(4))
         ],
         median=_lines([bar.median for bar in throughput.bars], low, high),
         slow=_lines([bar.slow for bar in throughput.bars], low, high),
@@ -237,7 +237,7 @@ def _mark(throughput: Throughput, mark: TimeMark, site: str) -> ChartMark:
 
 def _x(throughput: Throughput, moment: datetime) -> float:
     """Return the position of a moment in the viewBox, within its edges."""
-    share = (moment - throughput.begin) / (throughput.end - throughput.begin)
+    share = (moment - throughput.begins) / (throughput.end - throughput.begins)
     return min(1.0, max(0.0, share)) * STEP * len(throughput.bars)
 
 

@@ -33,6 +33,7 @@ from durable.inspection.payloads import redacted, to_plain
 PLAIN: Final = JsonCodec().unlimited
 REDACTED: Final = "(redacted)"
 _KEPT: Final = (type(None), bool, Enum)
+_NOTHING: Final = object()  # in place of what is shown of a value: nothing of it
 _PLACEHOLDERS: Final[Mapping[type, Any]] = {
     str: REDACTED,
     int: 0,
@@ -120,9 +121,7 @@ class _Change:
         return PLAIN.encode(value, what=f"the {place.field} to export")
 
     def _redacted(self, value: Any, place: Place) -> Any:
-        if not conf.REDACT:
-            return _replaced(value)
-        return _merged(value, redacted(self._workflow, _field(place), value))
+        return _merged(value, redacted(self._workflow, _field(place), value) if conf.REDACT else _NOTHING)
 
     def error(self, error: ErrorInfo | None) -> ErrorInfo | None:
         return None if error is None else ErrorInfo(error.type, self.prose(error.message), "")
@@ -176,37 +175,32 @@ def _field(place: Place) -> str:
     return f"{place.field}:{place.where}" if place.where else place.field
 
 
-def _replaced(value: Any) -> Any:
-    """Return a placeholder of the value's type."""
-    return _merged(value, None, is_whole=True)
+def _merged(value: Any, shown: Any) -> Any:
+    """Return the value with placeholders for the parts that `shown` changes, or that are missing from it.
 
-
-def _merged(value: Any, shown: Any, *, is_whole: bool = False) -> Any:
-    """Return the value with placeholders for the parts that `shown` changes; for all parts with `is_whole`.
-
-    `shown` is plain data of the same shape. A part missing from it is replaced.
+    `shown` is plain data of the same shape; `_NOTHING` has no part.
     """
     if isinstance(value, _KEPT):
         return value
     if (names := _fields_of(value)) is not None:
-        changed = copy(value) if not isinstance(value, tuple) else None
-        parts = {name: _part(getattr(value, name), shown, name, is_whole=is_whole) for name in names}
-        if changed is None:
+        parts = {name: _merged(getattr(value, name), _part(shown, name)) for name in names}
+        if isinstance(value, tuple):
             return type(value)(**parts)
+        changed = copy(value)
         for name, part in parts.items():
             object.__setattr__(changed, name, part)
         if extra := getattr(changed, "__pydantic_extra__", None):
-            kept = {name: _part(each, shown, name, is_whole=is_whole) for name, each in extra.items()}
+            kept = {name: _merged(each, _part(shown, name)) for name, each in extra.items()}
             object.__setattr__(changed, "__pydantic_extra__", kept)
         return changed
     if isinstance(value, dict):
-        return {key: _part(each, shown, to_plain(key), is_whole=is_whole) for key, each in value.items()}
+        return {key: _merged(each, _part(shown, to_plain(key))) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_part(each, shown, number, is_whole=is_whole) for number, each in enumerate(value))
+        return type(value)(_merged(each, _part(shown, number)) for number, each in enumerate(value))
     if isinstance(value, set | frozenset):
-        return type(value)(_merged(each, None, is_whole=True) for each in value)
+        return type(value)(_merged(each, _NOTHING) for each in value)
     # A part is compared by itself: of a class that does not show a field, the whole looks the same.
-    if not is_whole and to_plain(value) == shown and type(to_plain(value)) is type(shown):
+    if shown is not _NOTHING and to_plain(value) == shown and type(to_plain(value)) is type(shown):
         return value
     if isinstance(value, str) and isinstance(shown, str):
         return shown
@@ -215,14 +209,12 @@ def _merged(value: Any, shown: Any, *, is_whole: bool = False) -> Any:
     return next((each for kind, each in _PLACEHOLDERS.items() if isinstance(value, kind)), None)
 
 
-def _part(value: Any, shown: Any, key: Any, *, is_whole: bool) -> Any:
-    if is_whole:
-        return _merged(value, None, is_whole=True)
-    if isinstance(shown, Mapping) and (key in shown or str(key) in shown):
-        return _merged(value, shown[key] if key in shown else shown[str(key)])
+def _part(shown: Any, key: Any) -> Any:
+    if isinstance(shown, Mapping):
+        return shown[key] if key in shown else shown.get(str(key), _NOTHING)
     if isinstance(shown, list) and isinstance(key, int) and key < len(shown):
-        return _merged(value, shown[key])
-    return _merged(value, None, is_whole=True)
+        return shown[key]
+    return _NOTHING
 
 
 def _fields_of(value: Any) -> list[str] | None:

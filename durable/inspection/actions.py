@@ -15,7 +15,6 @@ from typing import Any, Final
 from django.contrib.auth import get_user_model
 from django.db import router
 from django.db.models import Q, QuerySet
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from durable.core.entry_shapes import readable
@@ -23,7 +22,7 @@ from durable.core.location import listed
 from durable.core.outcomes import HELD, ONCE, HeldReason
 from durable.core.records import ENDED, ActionOutcome, EntryKind, EntryStatus
 from durable.inspection.family import cancel_note, going_on_note
-from durable.inspection.humanize import shortened
+from durable.inspection.humanize import with_reason
 from durable.inspection.pagination import on_visible
 from durable.inspection.progress import open_entries
 from durable.inspection.reading import read_alias
@@ -165,10 +164,7 @@ def read_marks(run: Run, now: datetime) -> list[Mark]:
 
 
 def _title(action: OperatorAction) -> str:
-    title = str(_DONE[action.action]) % {"who": action.actor_label or action.source}
-    if not action.reason:
-        return title
-    return _("%(title)s: %(reason)s") % {"title": title, "reason": shortened(action.reason)}
+    return with_reason(str(_DONE[action.action]) % {"who": action.actor_label or action.source}, action.reason)
 
 
 MOST: Final = 100

@@ -303,7 +303,6 @@ def _within(
         newest = failures[:sample]
         spreads.append(
             _Spread(
-                first_seen_at=cause.since,
                 count=Count(number=min(len(failures), CAP), is_capped=is_cut or len(failures) > CAP),
                 held=_capped(sum(each.is_held for each in failures)),
                 workflows=Counter(each.workflow for each in newest),
@@ -319,7 +318,6 @@ def _within(
 class _Spread:
     """The number of a cause's failed runs, and its newest failures counted by workflow and by bar."""
 
-    first_seen_at: datetime
     count: Count
     held: Count
     workflows: Mapping[str, int]
@@ -333,13 +331,7 @@ def _summaries(causes: Sequence[Any], now: datetime, span: str = "day") -> list[
     width, sample = SPANS[span], SAMPLE if span == "day" else LONG_SAMPLE
     workflows, bars = _spread_of_newest(_failures_of_each(causes), now - BARS * width, width, sample)
     spreads = [
-        _Spread(
-            first_seen_at=cause.first_seen_at,
-            count=count,
-            held=_capped(held[cause.pk]),
-            workflows=names,
-            bars=shown,
-        )
+        _Spread(count=count, held=_capped(held[cause.pk]), workflows=names, bars=shown)
         for cause, count, names, shown in zip(causes, counts, workflows, bars, strict=True)
     ]
     return _told(causes, spreads, now, sample)
@@ -378,7 +370,7 @@ def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime, samp
             pattern=pattern,
             count=spread.count,
             held=spread.held,
-            first_seen_at=spread.first_seen_at,
+            first_seen_at=cause.first_seen_at,
             since=cause.since,
             last_at=cause.last_at,
             workflows=sorted(spread.workflows, key=lambda name: (-spread.workflows[name], name)),
@@ -507,37 +499,27 @@ def failed_runs(within: RunQuerySet | None = None, *, with_repeated: bool = Fals
     `with_repeated`: look for runs that repeat them.
     """
     repeats = Run.objects.using(read_alias()).filter(replay_of=OuterRef("pk"))
-    runs = runs_within(within)
-    found = runs.filter(state=RunState.FAILED.value).newest_first()
-    columns = (
-        *("id", "workflow", "origins", "state_after_rollback", "created_at", "finished_at"),
-        *("change_seq", "pending_request"),
-    )
+    found = runs_within(within).filter(state=RunState.FAILED.value).newest_first()
+    same = ("id", "workflow", "created_at", "finished_at", "change_seq", "pending_request", "state_after_rollback")
     read = {
         "is_repeated": Exists(repeats) if with_repeated else Value(value=False),
         "stored_summary": Substr("summary", 1, KIND_LENGTH),
         "beginning": Substr("error", 1, _BEGINNING),
     }
-    rows = found.annotate(**read).values_list(*columns, *read)[:NEWEST]
+    rows: QuerySet[Any, dict[str, Any]] = found.annotate(**read).values(*same, "origins", *read)
     return [
         FailedRun(
-            id=run_id,
-            workflow=workflow,
-            location=origins[0] if origins else "",
-            error_type=_read(_TYPE, beginning),
-            message=_message(workflow, beginning),
-            is_stuck=bool(ends_in) or kind_of_stored(summary) is SummaryKind.HANDLER_FAILED,
-            is_mistake=kind_of_stored(summary) is SummaryKind.STOPPED_BY_MISTAKE,
-            is_compensated=kind_of_stored(summary) is SummaryKind.COMPENSATED,
-            is_repeated=is_repeated,
-            created_at=created_at,
-            finished_at=finished_at,
-            change_seq=change_seq,
-            pending_request=request,
-            state_after_rollback=ends_in,
+            location=row["origins"][0] if row["origins"] else "",
+            error_type=_read(_TYPE, row["beginning"]),
+            message=_message(row["workflow"], row["beginning"]),
+            is_stuck=bool(row["state_after_rollback"]) or kind is SummaryKind.HANDLER_FAILED,
+            is_mistake=kind is SummaryKind.STOPPED_BY_MISTAKE,
+            is_compensated=kind is SummaryKind.COMPENSATED,
+            is_repeated=row["is_repeated"],
+            **{name: row[name] for name in same},
         )
-        for run_id, workflow, origins, ends_in, created_at, finished_at, *seen, is_repeated, summary, beginning in rows
-        for change_seq, request in [seen]
+        for row in rows[:NEWEST]
+        for kind in [kind_of_stored(row["stored_summary"])]
     ]
 
 

@@ -24,7 +24,7 @@ from durable.core.records import EntryStatus, Hold, HoldKind, RunState
 from durable.core.summary import Summary
 from durable.inspection import explain_states
 from durable.inspection.activities import RunningStep, activities_of
-from durable.inspection.counting import Count
+from durable.inspection.counting import Count, count_capped
 from durable.inspection.explain_states import Explanation, Facts, recovering_note
 from durable.inspection.family import FamilyCounts, children_left_note, failed_note, going_on_note
 from durable.inspection.held import HeldHere, held_of
@@ -170,7 +170,8 @@ def _before(run: Run, now: datetime) -> Count:
     due = due.exclude(state=RunState.PAUSED.value).filter(wake_at__lte=run.wake_at)
     due = due.exclude(wake_at=run.wake_at, id__gte=run.id)
     free = due.filter(Q(lease_expires_at=None) | Q(lease_expires_at__lte=now)).order_by("queue", "wake_at", "id")
-    return Count.up_to(_CAP, free.values("pk")[: _CAP + 1].count())
+    [before] = count_capped([free], _CAP)
+    return before
 
 
 def _workers(queue: str, now: datetime) -> tuple[int, int]:

@@ -22,8 +22,8 @@ from durable.core.children.entries import START
 from durable.core.ids import MAX_ID
 from durable.core.records import ENDED, EntryKind, RunState, WhenParentEnds
 from durable.core.tally import Tally
-from durable.inspection.counting import Count, cross_tally
-from durable.inspection.humanize import shortened
+from durable.inspection.counting import Count, count_capped, cross_tally
+from durable.inspection.humanize import with_reason
 from durable.inspection.reading import read_alias
 from durable.inspection.run_rules import rows_within, runs_within
 from durable.inspection.wording import command
@@ -310,15 +310,15 @@ def children_left_note(run: Run, within: RunQuerySet | None) -> str:
     wanted = Q(when_parent_ends=WhenParentEnds.CANCEL.value) | Q(is_dropped=True)
     children = Child.objects.using(read_alias()).filter(wanted, parent=run.pk).exclude(run__state__in=_ENDING)
     children = rows_within(children, within)
-    left = children.filter(run__pending_request="").order_by("position").values("pk")[: _CAP + 1].count()
+    [left] = count_capped([children.filter(run__pending_request="").order_by("position")], _CAP)
     if not left:
         return ""
     text = ngettext(
         "%(number)s of its children is left to be cancelled: workers do that within seconds",
         "%(number)s of its children are left to be cancelled: workers do that within seconds",
-        left,
+        left.number,
     )
-    return text % {"number": Count.up_to(_CAP, left)}
+    return text % {"number": left}
 
 
 _GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
@@ -409,8 +409,7 @@ class LaterRecoveries:
                 self.count.number,
             )
         text %= {"number": self.count, "who": self.newest.actor_label or self.newest.get_source_display()}
-        reason = shortened(self.newest.reason)
-        return _("%(title)s: %(reason)s") % {"title": text, "reason": reason} if reason else text
+        return with_reason(text, self.newest.reason)
 
     @property
     def at(self) -> datetime:

@@ -28,7 +28,7 @@ from durable.inspection.database import LAST_ID, OldSnapshot, TransactionIds, ol
 from durable.inspection.explain_states import LATE
 from durable.inspection.explanation import replay_check
 from durable.inspection.held import reason_of_stored
-from durable.inspection.humanize import quoted, shortened, span, thousands
+from durable.inspection.humanize import quoted, shortened, span, thousands, with_reason
 from durable.inspection.limits import LongLine, OldSlot, StillLine, slot_troubles
 from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
@@ -270,12 +270,14 @@ def _paused(paused: Mapping[str, Hold], runs: RunQuerySet, now: datetime) -> Ite
     yield from (
         Finding(
             kind="queue_paused",
-            title=_with_reason(
-                _('The queue "%(queue)s" is paused by %(who)s')
-                if hold.held_by
-                else _('The queue "%(queue)s" is paused'),
-                {"queue": name, "who": hold.held_by},
-                hold,
+            title=with_reason(
+                (
+                    _('The queue "%(queue)s" is paused by %(who)s')
+                    if hold.held_by
+                    else _('The queue "%(queue)s" is paused')
+                )
+                % {"queue": name, "who": hold.held_by},
+                hold.reason,
             ),
             advice=_("No worker takes its runs. Resume it once the reason is gone."),
             count=count,
@@ -297,12 +299,14 @@ def _held_starts(held: Mapping[str, Hold]) -> Iterator[Finding]:
     yield from (
         Finding(
             kind="starts_held",
-            title=_with_reason(
-                _('New starts of the workflow "%(workflow)s" are held by %(who)s')
-                if hold.held_by
-                else _('New starts of the workflow "%(workflow)s" are held'),
-                {"workflow": each.name, "who": hold.held_by},
-                hold,
+            title=with_reason(
+                (
+                    _('New starts of the workflow "%(workflow)s" are held by %(who)s')
+                    if hold.held_by
+                    else _('New starts of the workflow "%(workflow)s" are held')
+                )
+                % {"workflow": each.name, "who": hold.held_by},
+                hold.reason,
             ),
             advice=_("New runs of it wait, paused. A release resumes them."),
             count=added((counts[name] for name in each.names), HELD_CAP),
@@ -313,13 +317,6 @@ def _held_starts(held: Mapping[str, Hold]) -> Iterator[Finding]:
         )
         for each, hold in found
     )
-
-
-def _with_reason(title: str, told: Mapping[str, str], hold: Hold) -> str:
-    title %= told
-    if not hold.reason:
-        return title
-    return _("%(title)s: %(reason)s") % {"title": title, "reason": shortened(hold.reason)}
 
 
 def _snapshots(found: Sequence[OldSnapshot]) -> Iterator[Finding]:

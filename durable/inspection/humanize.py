@@ -195,6 +195,12 @@ def shortened(text: str, length: int = 300) -> str:
     return f"{whole}…"
 
 
+def with_reason(title: str, reason: str) -> str:
+    """Return the title with the reason that somebody gave behind it: "recovered by ada: the bank is back"."""
+    told = {"title": title, "reason": shortened(reason)}
+    return gettext("%(title)s: %(reason)s") % told if told["reason"] else title
+
+
 def sentence(error: BaseException) -> str:
     text = str(error)
     return text[:1].upper() + text[1:].removesuffix(".") + "."

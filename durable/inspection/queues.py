@@ -87,11 +87,11 @@ def messages_left_note(run: Run, within: RunQuerySet | None) -> str:
     if not run.message_count:
         return ""
     pending = QueueMessage.objects.using(read_alias()).filter(run=run.pk, state=_PENDING).order_by("order")
-    left = pending.values("pk")[: _CAP + 1].count()
+    [left] = count_capped([pending], _CAP)
     notes = []
     if left:
-        text = ngettext("%(number)s message was never received", "%(number)s messages were never received", left)
-        notes.append(text % {"number": Count.up_to(_CAP, left)})
+        text = ngettext("%(number)s message was never received", "%(number)s messages were never received", left.number)
+        notes.append(text % {"number": left})
     following = RunKey.objects.using(read_alias()).filter(follows=run.pk).order_by("-taken_at")
     following = rows_within(following, within)
     if (other := following.values_list("run_id", flat=True).first()) is not None:

@@ -8,7 +8,7 @@ how to draw them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise, takewhile
 from typing import Final
@@ -167,7 +167,7 @@ def build_timeline(
         fatal = fatal_locations(run.origins, outcomes) if read.is_exact else read_fatal(run.id, run.origins)
     attempts = read_attempts(run.id, is_exact=read.is_exact)
     undoing = {step.location: step.began_at for step in running if step.is_rollback}
-    rows = _Rows(run, now, attempts, fatal, opened, undoing)
+    rows = _Rows(run=run, now=now, attempts=attempts, fatal=fatal, opened=opened, undoing=undoing)
     more = open_members(run, top, opened, after, most=MOST_MEMBERS, is_exact=read.is_exact) if opened else None
     for node in top:
         rows.add(node, 0)
@@ -197,25 +197,24 @@ def build_timeline(
 _Shown = tuple[Row, PlaceNode]
 
 
+@dataclass(slots=True, kw_only=True)
 class _Rows:
-    """Makes rows of the nodes of a tree."""
+    """Makes rows of the nodes of a tree.
 
-    def __init__(
-        self,
-        run: Run,
-        now: datetime,
-        attempts: FailedAttempts,
-        fatal: Set[str] | None,
-        opened: str,
-        undoing: Mapping[str, datetime],
-    ) -> None:
-        self.found: list[_Shown] = []
-        self.end = run.finished_at or now
-        self._run = run
-        self._attempts = attempts
-        self._fatal = fatal
-        self._opened = opened
-        self._undoing = undoing  # since when a rollback handler runs, by location
+    `fatal` and `opened` are those of `build_timeline`. `undoing`: since when a rollback handler runs, by location.
+    """
+
+    run: Run
+    now: datetime
+    attempts: FailedAttempts
+    fatal: Set[str] | None
+    opened: str
+    undoing: Mapping[str, datetime]
+    found: list[_Shown] = field(default_factory=list)
+
+    @property
+    def end(self) -> datetime:
+        return self.run.finished_at or self.now
 
     def add(self, node: PlaceNode, depth: int, *, outer: Row | None = None, is_member: bool = False) -> None:
         """Add the row of a node, inside the row `outer`, and the rows of its contents."""
@@ -231,18 +230,18 @@ class _Rows:
             row.is_opened = True
             for member in group.members:
                 self.add(member, depth + 1, outer=row, is_member=True)
-        elif (not is_member or is_within(self._opened, node.location)) and _only_place(group) is None:
+        elif (not is_member or is_within(self.opened, node.location)) and _only_place(group) is None:
             for child in group.children:
                 self.add(child, depth + 1, outer=row)
 
     def _row(self, node: PlaceNode, group: PlaceNode, depth: int, outer: Row | None) -> Row:
         begins_at, ends_at = self._extent(node) or (
-            (self._run.created_at, self.end) if outer is None else (outer.begins_at, outer.ends_at)
+            (self.run.created_at, self.end) if outer is None else (outer.begins_at, outer.ends_at)
         )
         records = self._measured(group)
         p50, p95 = _percentiles(records) if group.is_folded or node.is_folded else (None, None)
         is_one = not node.is_folded and bool(node.records)
-        is_stuck = any(_is_stuck(record, self._run) for record in node.records)
+        is_stuck = any(_is_stuck(record, self.run) for record in node.records)
         return Row(
             place=node.location,
             title=_title(node, group),
@@ -258,14 +257,14 @@ class _Rows:
             p50=p50,
             p95=p95,
             failed=len({each.location for each in node.all_records() if each.status in HAS_FAILED}),
-            failed_attempts=sum(self._attempts.of(each) for each in node.walk()),
+            failed_attempts=sum(self.attempts.of(each) for each in node.walk()),
             summary=self._summary(node.records[0]) if is_one else "",
             note=node.note or (gettext("compensation failed") if is_stuck else ""),
             is_stuck=is_stuck,
         )
 
     def _summary(self, record: Record) -> str:
-        return "" if record.described is None else summary_of(self._run.workflow, load_json(record.described))
+        return "" if record.described is None else summary_of(self.run.workflow, load_json(record.described))
 
     @staticmethod
     def _measured(group: PlaceNode) -> Sequence[Record]:
@@ -286,7 +285,7 @@ class _Rows:
         return max([*own, *inner], key=GRAVITY.index, default=EntryStatus.COMPLETED.value)
 
     def _judged(self, status: str, location: str) -> str:
-        is_caught = status in _MAY_BE_CAUGHT and self._fatal is not None and location not in self._fatal
+        is_caught = status in _MAY_BE_CAUGHT and self.fatal is not None and location not in self.fatal
         return "caught" if is_caught else status
 
     def _extent(self, node: PlaceNode) -> tuple[datetime, datetime | None] | None:
@@ -295,7 +294,7 @@ class _Rows:
         None for a branch that has recorded nothing.
         """
         spans = [self._times(record) for record in node.all_records()]
-        spans += [span for each in node.walk() for span in self._attempts.spans(each)]
+        spans += [span for each in node.walk() for span in self.attempts.spans(each)]
         if not spans:
             return None
         ends = [end for _, end in spans]
@@ -306,30 +305,30 @@ class _Rows:
         begin = min(record.created_at, record.last_attempt_at or record.created_at)
         if record.completed_at is not None:
             return begin, record.completed_at
-        failed = self._attempts.at(record.location)
+        failed = self.attempts.at(record.location)
         if record.status == EntryStatus.EXHAUSTED:
             return begin, failed[-1].ends_at if failed else record.last_attempt_at or begin
-        return begin, self._run.finished_at if self._run.state in ENDED else None
+        return begin, self.run.finished_at if self.run.state in ENDED else None
 
     def spans(self, row: Row, node: PlaceNode) -> Iterator[Span]:
         """Yield the spans of a row, in order of time."""
         if not node.is_folded and not row.is_folded and len(node.records) == 1 and node.kind in _TIMED:
-            yield from _entry_spans(node.records[0], self._attempts.at(node.first), self._run)
-            if (began_at := self._undoing.get(node.first)) is not None:
+            yield from _entry_spans(node.records[0], self.attempts.at(node.first), self.run)
+            if (began_at := self.undoing.get(node.first)) is not None:
                 yield Span(kind="rollback", begins_at=began_at, ends_at=None)
             return
         yield Span(kind="folded" if row.is_folded else "scope", begins_at=row.begins_at, ends_at=row.ends_at)
         if row.is_folded:
-            for begin, end in sorted(span for each in node.walk() for span in self._attempts.spans(each)):
+            for begin, end in sorted(span for each in node.walk() for span in self.attempts.spans(each)):
                 yield Span(kind="failed", begins_at=begin, ends_at=end)
 
     def work(self, top: Iterable[PlaceNode]) -> Iterator[Work]:
         """Yield the spans in which steps were executed."""
         for node in top:
             for each in node.walk():
-                yield from self._attempts.spans(each)
+                yield from self.attempts.spans(each)
                 if each.is_folded and each.count > len(each.records) > 0:  # the others were at work in between
-                    begin, end = self._extent(each) or (self._run.created_at, self.end)
+                    begin, end = self._extent(each) or (self.run.created_at, self.end)
                     yield begin, end or self.end
                 for record in each.records:
                     if record.kind == EntryKind.STEP and record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):

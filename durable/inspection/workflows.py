@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
@@ -176,38 +176,15 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
-    """The data of one chart: bars of `width` without a gap.
+class Throughput(Bar):
+    """The data of one chart: bars of `width` without a gap. Its own numbers are those of all bars together.
 
-    `until` is the moment up to which ended runs are counted, None if none are yet. `median` and `slow` are those of all
-    bars together.
+    `until` is the moment up to which ended runs are counted, None if none are yet.
     """
 
     width: timedelta
     bars: Sequence[Bar]
     until: datetime | None
-    median: float | None
-    slow: float | None
-
-    @property
-    def completed(self) -> int:
-        return sum(bar.completed for bar in self.bars)
-
-    @property
-    def failed(self) -> int:
-        return sum(bar.failed for bar in self.bars)
-
-    @property
-    def cancelled(self) -> int:
-        return sum(bar.cancelled for bar in self.bars)
-
-    @property
-    def total(self) -> int:
-        return self.completed + self.failed + self.cancelled
-
-    @property
-    def begin(self) -> datetime:
-        return self.bars[0].begins
 
     @property
     def end(self) -> datetime:
@@ -251,10 +228,10 @@ def marks_of(throughput: Throughput) -> list[TimeMark]:
     """Return the deploys and the bulks of the chart's time, in their order; at most three statements."""
     found = [
         TimeMark(kind="deploy", at=each.first_seen_at, title=each.name)
-        for each in builds(throughput.begin, throughput.end, most=MOST_MARKS)
+        for each in builds(throughput.begins, throughput.end, most=MOST_MARKS)
     ]
     actions = OperatorAction.objects.using(read_alias()).filter(
-        bulk_id="", created_at__gte=throughput.begin, created_at__lt=throughput.end
+        bulk_id="", created_at__gte=throughput.begins, created_at__lt=throughput.end
     )
     rows = list(
         actions.order_by("-created_at", "-id").values_list("run_id", "created_at", "action", "detail")[:_ACTIONS]
@@ -304,8 +281,7 @@ class _Span:
             width=self.width,
             bars=[each.bar(self.begin + position * self.width) for position, each in enumerate(self.bars)],
             until=until,
-            median=percentile(self.every.durations, 0.5),
-            slow=percentile(self.every.durations, 0.95),
+            **asdict(self.every.bar(self.begin)),
         )
 
 

@@ -26,6 +26,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.names.recorded_names import Move, importing_nothing
 from durable.core.names.recorded_names import in_force as moves_in_force
 from durable.core.names.renames import Alias, Rename, in_force
+from durable.core.records import RunRecord
 from durable.renames.operations import (
     all_migrations,
     expected_moves,
@@ -122,19 +123,20 @@ def _stored(run_id: str, *, with_decision: bool) -> Verdict | None:
         except Error:
             raise
         except Exception as error:  # noqa: BLE001  # a row that cannot be read as one
-            return Verdict(
-                run_id=run_id, workflow=run.workflow, state=str(run.state), unchecked=str(ErrorInfo.of(error))
-            )
+            return _unchecked(run, error)
         return _checked(RecordedRun(run=run, entries=history), with_decision=with_decision)
 
 
 def _checked(recorded: RecordedRun, *, with_decision: bool = False) -> Verdict:
     """Return the verdict on a run; if the replay itself fails, a verdict that says so."""
-    run = recorded.run
     try:
         return replayed(recorded, runtime.current(), with_decision=with_decision)
     except Exception as error:  # noqa: BLE001  # a history that no release of durable has written
-        return Verdict(run_id=run.id, workflow=run.workflow, state=str(run.state), unchecked=str(ErrorInfo.of(error)))
+        return _unchecked(recorded.run, error)
+
+
+def _unchecked(run: RunRecord, error: Exception) -> Verdict:
+    return Verdict(run_id=run.id, workflow=run.workflow, state=str(run.state), unchecked=str(ErrorInfo.of(error)))
 
 
 T = TypeVar("T")

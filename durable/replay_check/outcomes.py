@@ -125,31 +125,9 @@ class _Looker:
 
 _READS: Final = frozenset(
     {
-        *(
-            "get",
-            "get_many",
-            "states",
-            "history",
-            "limits",
-            "attempts",
-            "failure",
-            "messages",
-            "message",
-            "sent_before",
-        ),
-        *(
-            "key_holder",
-            "keys",
-            "held",
-            "children",
-            "children_of",
-            "count_children",
-            "group",
-            "groups_of",
-            "members",
-            "at_once",
-            "slots",
-        ),
+        *("get", "get_many", "states", "history", "limits", "attempts", "failure", "messages", "message"),
+        *("sent_before", "key_holder", "keys", "held", "children", "children_of", "count_children", "group"),
+        *("groups_of", "members", "at_once", "slots"),
     }
 )
 
