@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -98,12 +99,9 @@ class TestTheQuestion:
         [step] = held_of(held("a"), with_payloads=True)
         asked = step.question(timezone.now())
         assert asked.startswith("Was it done? charge(42, 990), attempt 1 begun ")
-        assert "ended " in asked
-        assert "on worker attacked: BankError: timeout" in asked or "on worker" in asked
-
-    def test_arguments_are_shown_to_those_alone_who_may_see_payloads(self) -> None:
-        [step] = held_of(held("a"))
-        assert step.question(timezone.now()).startswith("Was it done? charge, attempt 1 begun ")
+        assert re.search(r", ended \S.* on worker \S+: BankError: timeout$", asked)
+        [hidden] = held_of(Run.objects.get(pk="a"))
+        assert hidden.question(timezone.now()).startswith("Was it done? charge, attempt 1 begun ")
 
     def test_a_worker_that_has_died_is_named_with_the_moment(self) -> None:
         run = held("a")
@@ -160,15 +158,14 @@ class TestTheHistory:
         assert explain_fully(run, timezone.now()).headline
         assert read_entry_detail(run, "both/paid/charge", with_payloads=True) is not None
 
-    def test_the_entry_says_why_and_since_when(self) -> None:
-        detail = read_entry_detail(held("a"), "charge", with_payloads=False)
+    def test_the_entry_and_the_export_say_why(self) -> None:
+        run = held("a")
+        detail = read_entry_detail(run, "charge", with_payloads=False)
         assert detail is not None
         facts = dict(detail.facts)
         assert facts["waits for a person"].startswith("nobody knows whether its last attempt was done, since ")
         assert facts["idempotency key"]
-
-    def test_the_export_has_the_reason(self) -> None:
-        entries = {each["location"]: each for each in exported(held("a"), with_payloads=False)["entries"]}
+        entries = {each["location"]: each for each in exported(run, with_payloads=False)["entries"]}
         assert entries["charge"]["held"]["reason"] == HeldReason.UNKNOWN
         assert "held" not in entries["pick"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -47,6 +49,16 @@ def polling(ctx: Context, times: int) -> None:
         ctx.step(f"poll {number}", act)
 
 
+@contextmanager
+def failing() -> Iterator[None]:
+    """Have the step "label" fail within the block."""
+    broken.append(True)
+    try:
+        yield
+    finally:
+        broken.clear()
+
+
 def ended(seconds: float) -> Handle[None]:
     """An order whose step "charge" took so long."""
     run = order.start()
@@ -88,11 +100,8 @@ def test_the_durations_of_a_step_are_those_of_the_workflows_newest_runs() -> Non
 def test_attempts_are_counted_for_each_success_and_failures_apart() -> None:
     took(ended(1), "charge", 1, attempts=4)
     ended(1)
-    broken.append(True)
-    try:
+    with failing():
         ended(1)
-    finally:
-        broken.clear()
     steps = {each.place: each for each in workflow_durations(ORDER)}
     assert steps["charge"].attempts == 2.0
     assert (steps["label"].sampled, steps["label"].failed) == (3, 1)
@@ -105,16 +114,13 @@ def counted(workflow: str = ORDER) -> dict[str, tuple[int, int, float | None]]:
 
 def test_a_failure_for_good_is_counted_after_its_recovery_too() -> None:
     run = order.start()
-    broken.append(True)
-    try:
+    with failing():
         pass_once(run)
         run.recover()
         assert counted() == {"charge": (1, 0, 1.0), "label": (1, 1, None)}, "it has not been executed again"
         pass_once(run)
         assert counted() == {"charge": (1, 0, 1.0), "label": (2, 2, None)}
         run.recover()
-    finally:
-        broken.clear()
     pass_once(run)
     assert run.state == "completed"
     assert counted() == {"charge": (1, 0, 1.0), "label": (3, 2, 1.0)}
@@ -122,16 +128,13 @@ def test_a_failure_for_good_is_counted_after_its_recovery_too() -> None:
 
 def test_an_attempt_that_is_followed_by_another_one_is_no_failure_for_good() -> None:
     run = stubborn.start()
-    broken.append(True)
-    try:
+    with failing():
         pass_once(run)
         assert counted(stubborn.name) == {}
         pass_once(run)
         assert run.state == "failed"
         run.recover()
         pass_once(run)
-    finally:
-        broken.clear()
     pass_once(run)
     assert run.state == "completed"
     assert counted(stubborn.name) == {"label": (2, 1, 2.0)}

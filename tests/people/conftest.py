@@ -55,6 +55,12 @@ def people(db: None) -> People:
     return People()
 
 
+@pytest.fixture
+def anna(people: People) -> User:
+    """A user who may answer the questions that need `CHANGE`."""
+    return people.allowed("anna")
+
+
 @pytest.fixture(params=["memory", "database"])
 def h(request: pytest.FixtureRequest, db: None) -> Iterator[Harness]:
     store: Any = request.param

@@ -52,8 +52,7 @@ def opened(h: Harness, *args: Any, **options: Any) -> Any:
 # -- an answer
 
 
-def test_a_form_is_asked_for_and_its_data_comes_back(h: Harness, people: People) -> None:
-    anna = people.allowed("anna")
+def test_a_form_is_asked_for_and_its_data_comes_back(h: Harness, anna: User) -> None:
     run = opened(h, RefundForm, timeout="10 days")
     parked = h.peek(run)
     assert (parked.wake_at, parked.waiting_for) == (NOW + timedelta(days=10), None)
@@ -66,27 +65,25 @@ def test_a_form_is_asked_for_and_its_data_comes_back(h: Harness, people: People)
 
 
 @pytest.mark.parametrize(("given", "is_yes"), [(True, True), (False, False), ("no", False), ({"verdict": "yes"}, True)])
-def test_without_a_form_people_say_yes_or_no(h: Harness, people: People, given: Any, is_yes: bool) -> None:
+def test_without_a_form_people_say_yes_or_no(h: Harness, anna: User, given: Any, is_yes: bool) -> None:
     run = opened(h)
     assert questions_of(run.id)[0].form_class is None
-    h.answer(run, "approve refund", given, by=people.allowed("anna"), comment="so it is")
+    h.answer(run, "approve refund", given, by=anna, comment="so it is")
     h.settle()
     assert run.output == [is_yes, "anna", NOW, "so it is", is_yes]
 
 
 @pytest.mark.parametrize("given", [None, "perhaps", 7, {}, {"verdict": "\x00"}, b"yes"], ids=repr)
-def test_what_is_neither_yes_nor_no_is_refused_and_asked_again(h: Harness, people: People, given: Any) -> None:
+def test_what_is_neither_yes_nor_no_is_refused_and_asked_again(h: Harness, anna: User, given: Any) -> None:
     run = opened(h)
-    anna = people.allowed("anna")
     with pytest.raises(FormInvalidError) as caught:
         h.answer(run, "approve refund", given, by=anna)
     assert caught.value.errors == {"verdict": ["The answer is yes or no: True or False."]}
     assert len(questions_for(anna)) == 1
 
 
-def test_an_answer_that_the_form_refuses_changes_nothing(h: Harness, people: People) -> None:
+def test_an_answer_that_the_form_refuses_changes_nothing(h: Harness, anna: User) -> None:
     run = opened(h, RefundForm)
-    anna = people.allowed("anna")
     with pytest.raises(FormInvalidError, match="amount") as caught:
         h.answer(run, "approve refund", {"amount": "-1"}, by=anna)
     assert list(caught.value.errors) == ["amount"]
@@ -102,16 +99,15 @@ def test_an_answer_that_the_form_refuses_changes_nothing(h: Harness, people: Peo
     ["<script>alert(1)</script>", "x" * 200_000, "\u202e🎉ß\u0301", "'; DROP TABLE durable_run; --", "{a} %s {{ b }}"],
     ids=["html", "long", "unicode", "sql", "format"],
 )
-def test_hostile_text_comes_back_as_it_was_given(h: Harness, people: People, hostile: str) -> None:
+def test_hostile_text_comes_back_as_it_was_given(h: Harness, anna: User, hostile: str) -> None:
     run = opened(h, RefundForm)
-    h.answer(run, "approve refund", {"amount": 1, "reason": hostile}, by=people.allowed("anna"))
+    h.answer(run, "approve refund", {"amount": 1, "reason": hostile}, by=anna)
     h.settle()
     assert run.output[0]["reason"] == hostile
 
 
-def test_what_cannot_be_recorded_is_an_error_of_the_form(h: Harness, people: People) -> None:
+def test_what_cannot_be_recorded_is_an_error_of_the_form(h: Harness, anna: User) -> None:
     run = opened(h, RefundForm)
-    anna = people.allowed("anna")
     for value in ("x" * 2_000_000, "\x00"):
         with pytest.raises(FormInvalidError):
             h.answer(run, "approve refund", {"amount": 1, "reason": value}, by=anna)
@@ -131,9 +127,9 @@ def test_rows_are_recorded_as_their_keys(h: Harness, people: People) -> None:
     assert run.output[0] == {"group": people.managers.pk, "others": [other.pk]}
 
 
-def test_a_form_may_say_itself_what_a_refusal_is(h: Harness, people: People) -> None:
+def test_a_form_may_say_itself_what_a_refusal_is(h: Harness, anna: User) -> None:
     run = opened(h, OwnRefusal, approvals=2)
-    h.answer(run, "approve refund", {"mark": 5}, by=people.allowed("anna"))
+    h.answer(run, "approve refund", {"mark": 5}, by=anna)
     h.settle()
     assert (run.output[0], run.output[4]) == ({"mark": 5}, False)
 
@@ -199,9 +195,8 @@ def test_a_user_who_was_deactivated_or_deleted_meanwhile_may_not(h: Harness, peo
     assert h.peek(run).state == "sleeping"
 
 
-def test_a_permission_that_was_taken_away_is_gone_at_once(h: Harness, people: People) -> None:
+def test_a_permission_that_was_taken_away_is_gone_at_once(h: Harness, anna: User) -> None:
     run = opened(h)
-    anna = people.allowed("anna")
     assert anna.has_perm(CHANGE)  # and the object keeps that
     anna.user_permissions.clear()
     with pytest.raises(NotAllowedError):
@@ -253,10 +248,10 @@ def test_the_starter_may_not_answer(h: Harness, people: People) -> None:
     h.answer(run, "approve refund", True, by=bert)
 
 
-def test_a_starter_who_is_not_recorded_lets_nobody_answer(h: Harness, people: People) -> None:
+def test_a_starter_who_is_not_recorded_lets_nobody_answer(h: Harness, anna: User) -> None:
     run = opened(h, not_by="starter")
     with pytest.raises(NotAllowedError, match="name the user in not_by="):
-        h.answer(run, "approve refund", True, by=people.allowed("anna"))
+        h.answer(run, "approve refund", True, by=anna)
 
 
 def test_who_has_answered_before_may_be_excluded(h: Harness, people: People) -> None:
@@ -339,10 +334,10 @@ def test_nobody_answers_in_time(h: Harness, people: People) -> None:
         h.answer(run, "approve refund", True, by=people.anna)
 
 
-def test_an_answer_in_time_counts_however_late_the_worker_is(h: Harness, people: People) -> None:
+def test_an_answer_in_time_counts_however_late_the_worker_is(h: Harness, anna: User) -> None:
     run = opened(h, timeout="2 days")
     h.advance(timedelta(days=2) - timedelta(seconds=1))
-    h.answer(run, "approve refund", True, by=people.allowed("anna"))
+    h.answer(run, "approve refund", True, by=anna)
     h.advance("5 days")
     h.settle()
     assert run.output[0] is True
@@ -365,14 +360,13 @@ def test_a_run_that_was_cancelled_asks_nobody(h: Harness, people: People) -> Non
         h.answer(run, "approve refund", True, by=people.anna)
 
 
-def test_an_old_question_is_dead_after_a_rewind(h: Harness, people: People) -> None:
+def test_an_old_question_is_dead_after_a_rewind(h: Harness, anna: User) -> None:
     given: list[int] = []
 
     def order(ctx: Context) -> Any:
         ctx.step("first", given.append, 1)
         return ctx.ask_person("approve refund", permission=CHANGE).data
 
-    anna = people.allowed("anna")
     run = begun(h, order)
     [old] = questions_for(anna)
     run.replay("first", in_place=True)
@@ -389,14 +383,13 @@ def test_an_old_question_is_dead_after_a_rewind(h: Harness, people: People) -> N
     assert run.output is True
 
 
-def test_a_copy_of_a_run_asks_for_itself(h: Harness, people: People) -> None:
+def test_a_copy_of_a_run_asks_for_itself(h: Harness, anna: User) -> None:
     def order(ctx: Context) -> Any:
         ctx.step("first", int)
         asked = ctx.ask_person("approve refund", permission=CHANGE).data
         ctx.step("last", int)
         return asked
 
-    anna = people.allowed("anna")
     run = begun(h, order)
     copy = run.replay("first", in_place=False)
     h.settle()
@@ -410,7 +403,7 @@ def test_a_copy_of_a_run_asks_for_itself(h: Harness, people: People) -> None:
     assert later.output is True
 
 
-def test_a_loser_of_a_race_asks_nobody(h: Harness, people: People) -> None:
+def test_a_loser_of_a_race_asks_nobody(h: Harness, anna: User) -> None:
     def order(ctx: Context) -> Any:
         return ctx.race(
             "either",
@@ -420,7 +413,6 @@ def test_a_loser_of_a_race_asks_nobody(h: Harness, people: People) -> None:
             },
         ).winner
 
-    anna = people.allowed("anna")
     run = begun(h, order)
     [found] = questions_for(anna)
     h.advance("1 day")
@@ -430,12 +422,11 @@ def test_a_loser_of_a_race_asks_nobody(h: Harness, people: People) -> None:
         found.answer(True, by=anna)
 
 
-def test_branches_ask_beside_each_other(h: Harness, people: People) -> None:
+def test_branches_ask_beside_each_other(h: Harness, anna: User) -> None:
     def order(ctx: Context) -> Any:
         asked = {name: lambda c: c.ask_person("ok", permission=CHANGE) for name in ("left", "right")}
         return {name: each.data for name, each in ctx.join("both", asked).items()}
 
-    anna = people.allowed("anna")
     run = begun(h, order)
     assert len(questions_for(anna)) == 2
     with pytest.raises(EntryNotFoundError):
@@ -448,7 +439,7 @@ def test_branches_ask_beside_each_other(h: Harness, people: People) -> None:
 
 
 @pytest.mark.parametrize("store", ["memory", "database"])
-def test_a_run_that_failed_and_is_recovered_asks_again(people: People, store: Any) -> None:
+def test_a_run_that_failed_and_is_recovered_asks_again(anna: User, store: Any) -> None:
     is_broken = [False]
 
     def order(ctx: Context) -> Any:
@@ -456,7 +447,6 @@ def test_a_run_that_failed_and_is_recovered_asks_again(people: People, store: An
             raise NameError("a mistake of the code, which stops the run while the question waits")
         return ctx.ask_person("ok", permission=CHANGE).data
 
-    anna = people.allowed("anna")
     with Harness(now=NOW, store=store, strict=False) as h:
         run = begun(h, order)
         [found] = questions_for(anna)
@@ -476,10 +466,10 @@ def test_a_run_that_failed_and_is_recovered_asks_again(people: People, store: An
         assert run.output is True
 
 
-def test_an_unknown_question_is_not_found(h: Harness, people: People) -> None:
+def test_an_unknown_question_is_not_found(h: Harness, anna: User) -> None:
     run = opened(h)
     with pytest.raises(EntryNotFoundError):
-        h.answer(run, "approve", True, by=people.allowed("anna"))
+        h.answer(run, "approve", True, by=anna)
     for unknown in ("", "x" * 1_000, "\x00", "0" * 16):
         with pytest.raises(QuestionClosedError):
             question(unknown)
@@ -488,8 +478,7 @@ def test_an_unknown_question_is_not_found(h: Harness, people: People) -> None:
 # -- the same question again
 
 
-def test_it_is_asked_once_whatever_crashes(h: Harness, people: People) -> None:
-    anna = people.allowed("anna")
+def test_it_is_asked_once_whatever_crashes(h: Harness, anna: User) -> None:
 
     def drive(harness: Harness, handle: Any) -> None:
         harness.settle()
@@ -512,19 +501,18 @@ def test_a_crash_before_the_commit_leaves_no_question(h: Harness, people: People
     assert len(questions_of(run.id)) == 1
 
 
-def test_async_workflows_await_people(h: Harness, people: People) -> None:
+def test_async_workflows_await_people(h: Harness, anna: User) -> None:
     async def order(ctx: AsyncContext) -> Any:
         verdict = await ctx.ask_person("approve refund", RefundForm, permission=CHANGE)
         return verdict.data["amount"]
 
     run = begun(h, order)
-    h.answer(run, "approve refund", {"amount": "3"}, by=people.allowed("anna"))
+    h.answer(run, "approve refund", {"amount": "3"}, by=anna)
     h.settle()
     assert run.output == 3
 
 
-def test_it_is_deterministic(h: Harness, people: People) -> None:
-    anna = people.allowed("anna")
+def test_it_is_deterministic(h: Harness, anna: User) -> None:
 
     def drive(harness: Harness, handle: Any) -> None:
         harness.settle()
@@ -537,13 +525,14 @@ def test_it_is_deterministic(h: Harness, people: People) -> None:
 # -- a form that changes
 
 
-def test_a_form_that_changed_is_validated_anew(h: Harness, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_changed_is_validated_anew(
+    h: Harness, people: People, anna: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from django import forms
 
     class Changed(RefundForm):
         account = forms.CharField()
 
-    anna = people.allowed("anna")
     run = opened(h, "tests.people.forms.RefundForm")
     monkeypatch.setattr(own_forms, "RefundForm", Changed)
     with pytest.raises(FormInvalidError) as caught:
@@ -557,9 +546,8 @@ def test_a_form_that_changed_is_validated_anew(h: Harness, people: People, monke
 
 @pytest.mark.parametrize("stand_in", [None, 7, "broken"], ids=["gone", "no form", "no form either"])
 def test_a_form_that_is_gone_refuses_answers_and_no_pass(
-    h: Harness, people: People, monkeypatch: pytest.MonkeyPatch, stand_in: Any
+    h: Harness, people: People, anna: User, monkeypatch: pytest.MonkeyPatch, stand_in: Any
 ) -> None:
-    anna = people.allowed("anna")
     run = opened(h, "tests.people.forms.RefundForm")
     if stand_in is None:
         monkeypatch.delattr(own_forms, "RefundForm")
@@ -576,8 +564,7 @@ def test_a_form_that_is_gone_refuses_answers_and_no_pass(
     assert run.output[1] == "anna"
 
 
-def test_the_code_may_ask_for_another_form_in_a_later_pass(lenient: Harness, people: People) -> None:
-    anna = people.allowed("anna")
+def test_the_code_may_ask_for_another_form_in_a_later_pass(lenient: Harness, anna: User) -> None:
     asked: list[Any] = [RefundForm]
 
     def order(ctx: Context) -> Any:
@@ -612,9 +599,8 @@ def test_a_question_is_handed_over(h: Harness, people: People) -> None:
     h.answer(run, "approve refund", True, by=people.anna)
 
 
-def test_a_question_is_handed_over_to_nobody_who_may_not_answer(h: Harness, people: People) -> None:
+def test_a_question_is_handed_over_to_nobody_who_may_not_answer(h: Harness, people: People, anna: User) -> None:
     opened(h, permission=CHANGE, not_by=people.allowed("bert"))
-    anna = people.allowed("anna")
     [found] = questions_for(anna)
     for other in (people.eve, people.bert):
         with pytest.raises(NotAllowedError):
@@ -648,9 +634,8 @@ def test_who_claims_it_answers_it(h: Harness, people: People) -> None:
     h.answer(run, "approve refund", True, by=bert)
 
 
-def test_comments_stay_with_the_question(h: Harness, people: People) -> None:
+def test_comments_stay_with_the_question(h: Harness, people: People, anna: User) -> None:
     opened(h)
-    anna = people.allowed("anna")
     [found] = questions_for(anna)
     found.comment("who <b>knows</b> this? \x00", by=anna)
     with pytest.raises(NotAllowedError):
@@ -666,9 +651,8 @@ def test_comments_stay_with_the_question(h: Harness, people: People) -> None:
 # -- the audit log
 
 
-def test_each_verb_is_audited_refusals_included(h: Harness, people: People) -> None:
+def test_each_verb_is_audited_refusals_included(h: Harness, people: People, anna: User) -> None:
     run = opened(h)
-    anna = people.allowed("anna")
     [found] = questions_for(anna)
     with pytest.raises(NotAllowedError):
         found.answer(True, by=people.eve)

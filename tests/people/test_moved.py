@@ -41,11 +41,6 @@ def h(db: None) -> Iterator[Harness]:
         yield harness
 
 
-@pytest.fixture
-def anna(people: People) -> User:
-    return people.allowed("anna")
-
-
 def asked(h: Harness, **options: Any) -> Any:
     run = begun(h, asks, **options)
     assert h.peek(run).state == "sleeping"

@@ -18,6 +18,18 @@ def harness() -> Any:
         yield h
 
 
+def settled(harness: Harness, flow: Any, *args: Any) -> Any:
+    """A run of the flow that has done what it can."""
+    run = harness.start(flow, *args)
+    harness.settle()
+    return run
+
+
+def step_of(name: str, function: Callable[[], Any], **options: Any) -> Callable[[Context], Any]:
+    """A flow of this one step."""
+    return lambda ctx: ctx.step(name, function, **options)
+
+
 def say(words: list[Any]) -> str:
     for word in words:
         current_step().emit(word)
@@ -36,16 +48,14 @@ async def saying_async(ctx: AsyncContext, words: list[Any]) -> str:
 
 @pytest.mark.parametrize("flow", [saying, saying_async])
 def test_a_harness_has_what_a_step_has_emitted(harness: Harness, flow: Any) -> None:
-    run = harness.start(flow, ["one", {"two": [2, None]}, "🙂 <b>"])
-    harness.settle()
+    run = settled(harness, flow, ["one", {"two": [2, None]}, "🙂 <b>"])
     assert harness.emitted(run, "say") == ["one", {"two": [2, None]}, "🙂 <b>"]
     last = list(run.stream("say"))[-1]
     assert (last.event, last.value) == ("result", "one {'two': [2, None]} 🙂 <b>")
 
 
 def test_a_reader_goes_on_behind_the_chunk_that_it_has(harness: Harness) -> None:
-    run = harness.start(saying, ["one", "two", "three"])
-    harness.settle()
+    run = settled(harness, saying, ["one", "two", "three"])
     chunks = list(run.stream("say"))
     for number, chunk in enumerate(chunks[:-1], start=1):
         assert list(run.stream("say", after=chunk.id)) == chunks[number:]
@@ -58,11 +68,7 @@ def test_another_attempt_begins_with_a_restart(harness: Harness) -> None:
             raise ConnectionError
         return "written"
 
-    def flow(ctx: Context) -> str:
-        return ctx.step("write", write, retry_backoff_base=0)
-
-    run = harness.start(flow)
-    harness.settle()
+    run = settled(harness, step_of("write", write, retry_backoff_base=0))
     assert [(chunk.event, chunk.value) for chunk in run.stream("write")] == [
         ("chunk", "attempt 1"),
         ("restart", None),
@@ -79,11 +85,7 @@ def test_the_end_of_a_step_that_fails_is_its_error(harness: Harness) -> None:
         current_step().emit(1)
         raise CriticalError("no paper")
 
-    def flow(ctx: Context) -> None:
-        ctx.step("fail", fail)
-
-    run = harness.start(flow)
-    harness.settle()
+    run = settled(harness, step_of("fail", fail))
     assert [(chunk.event, chunk.value) for chunk in run.stream("fail")] == [
         ("chunk", 1),
         ("failed", "CriticalError: no paper"),
@@ -94,8 +96,7 @@ def test_a_run_that_ended_without_the_step_ends_its_stream(harness: Harness) -> 
     def flow(ctx: Context) -> None:
         ctx.sleep("long", "1 day")
 
-    run = harness.start(flow)
-    harness.settle()
+    run = settled(harness, flow)
     assert list(run.stream("write")) == []
     run.cancel()
     [last] = run.stream("write")
@@ -116,11 +117,7 @@ def test_what_is_no_chunk_is_refused(harness: Harness, chunk: Any, problem: str)
         except PayloadError as error:
             seen.append(str(error))
 
-    def flow(ctx: Context) -> None:
-        ctx.step("emit", emit)
-
-    harness.start(flow)
-    harness.settle()
+    settled(harness, step_of("emit", emit))
     assert len(seen) == 1
     assert problem in seen[0]
 
@@ -154,8 +151,7 @@ def interrupted() -> None:
 
 @pytest.mark.parametrize(("flow", "where"), [(rolled_back, "a rollback handler"), (verified, "a step's verify")])
 def test_only_a_step_emits(harness: Harness, flow: Callable[[Context], None], where: str) -> None:
-    run = harness.start(flow)
-    harness.settle()
+    run = settled(harness, flow)
     said = " ".join(str(entry.rollback_error or entry.error) for entry in run.history())
     assert "emit() cannot be used" in said
     assert where in said
@@ -170,10 +166,6 @@ def test_a_chunk_is_a_heartbeat(harness: Harness) -> None:
         current_step().emit("a")
         signs.append(progress.signed_at)
 
-    def flow(ctx: Context) -> None:
-        ctx.step("write", write, heartbeat="1 minute")
-
-    harness.start(flow)
-    harness.settle()
+    settled(harness, step_of("write", write, heartbeat="1 minute"))
     assert signs[0] is None
     assert signs[1] is not None

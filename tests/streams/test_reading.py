@@ -126,6 +126,14 @@ class Reader:
         return [(chunk.event, chunk.value) for chunk in self.chunks]
 
 
+def tell(line: Line, reader: Reader, *words: str) -> None:
+    """Emit the words, each once the reader has the one before."""
+    for word in words:
+        has_next = reader.has(len(reader.chunks) + 1)
+        line.say(word)
+        eventually(has_next)
+
+
 def emitted(handle: Handle, *, fence: int, attempt: int = 1, number: int = 1, value: str | None = "?") -> StepChunk:
     """A chunk as an attempt sends it; None for the end."""
     text = None if value is None else f'"{value}"'
@@ -148,9 +156,7 @@ def run() -> Handle:
 def test_chunks_come_while_the_step_runs_and_its_result_at_last(run: Handle) -> None:
     with passing(run) as line:
         reader = Reader(run)
-        for number, word in enumerate(["one ", "two ", "three"], start=1):
-            line.say(word)
-            eventually(reader.has(number))
+        tell(line, reader, "one ", "two ", "three")
     assert reader.shown() == [("chunk", "one "), ("chunk", "two "), ("chunk", "three"), ("result", "one two three")]
     assert reader.chunks[-1].id == END
 
@@ -244,10 +250,7 @@ def test_an_id_that_is_none_disturbs_nobody(run: Handle, after: str, caplog: pyt
     strange = Reader(run, after=after)
     with passing(run) as line:
         reader = Reader(run)
-        line.say("one ")
-        eventually(reader.has(1))
-        line.say("two")
-        eventually(reader.has(2))
+        tell(line, reader, "one ", "two")
     assert reader.shown() == [("chunk", "one "), ("chunk", "two"), ("result", "one two")]
     assert strange.shown()[-1] == ("result", "one two")
     assert "cannot be read" not in caplog.text  # the thread, which all readers share, was in no trouble
@@ -260,8 +263,7 @@ def test_an_end_that_was_lost_with_its_worker_is_found_in_the_database(
     monkeypatch.setattr(chunks, "send", lambda chunk: send(chunk) if chunk.text is not None else None)
     reader = Reader(run)
     with passing(run) as line:
-        line.say("one")
-        eventually(reader.has(1))
+        tell(line, reader, "one")
     assert reader.shown() == [("chunk", "one"), ("result", "one")]
 
 
@@ -436,8 +438,7 @@ def test_a_location_that_is_none_disturbs_nobody(run: Handle, location: str, cap
     strange = in_thread(lambda: list(run.stream(location)))
     with passing(run) as line:
         reader = Reader(run)
-        line.say("one")
-        eventually(reader.has(1))
+        tell(line, reader, "one")
     assert reader.shown() == [("chunk", "one"), ("result", "one")]
     strange.join(60)
     assert not strange.is_alive()  # the run has ended

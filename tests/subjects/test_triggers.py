@@ -46,6 +46,13 @@ class Fault(Exception):
     """The transaction is rolled back."""
 
 
+@pytest.fixture
+def group(at: Runtime) -> Group:
+    """A group whose deletion cancels runs about it."""
+    triggers.on_delete(Group)
+    return Group.objects.create(name="a")
+
+
 def runs_about(instance: Any) -> list[tuple[str, str]]:
     return [(run.workflow, run.state) for run in Run.objects.about(instance)]
 
@@ -160,9 +167,8 @@ def test_a_deleted_instance_leaves_its_runs(at: Runtime) -> None:
     assert [str(each) for each in at.store.subjects([run.id])[run.id]]
 
 
-def test_a_deletion_cancels_open_runs_in_its_transaction(at: Runtime) -> None:
-    triggers.on_delete(Group)
-    group, other = (Group.objects.create(name=name) for name in "ab")
+def test_a_deletion_cancels_open_runs_in_its_transaction(at: Runtime, group: Group) -> None:
+    other = Group.objects.create(name="b")
     how = waits.using(when_deleted="cancel")
     waiting, begun, ended = (how.using(about=group).start() for _ in range(3))
     both, stays = how.using(about=[other, group]).start(), how.using(about=other).start()
@@ -181,9 +187,7 @@ def test_a_deletion_cancels_open_runs_in_its_transaction(at: Runtime) -> None:
     assert (row.action, row.source, row.reason) == ("cancel", "code", f"group {pk} was deleted")
 
 
-def test_who_may_delete_need_not_be_allowed_to_cancel(at: Runtime) -> None:
-    triggers.on_delete(Group)
-    group = Group.objects.create(name="a")
+def test_who_may_delete_need_not_be_allowed_to_cancel(group: Group) -> None:
     run = waits.using(about=group, when_deleted="cancel").start()
     with acting_as(Actor("api", user=User.objects.create(username="ada"))):
         group.delete()
@@ -217,9 +221,7 @@ def test_a_queryset_that_deletes_again_cancels_again(at: Runtime) -> None:
     assert [run.state for run in runs] == ["cancelled"] * 2
 
 
-def test_an_instance_whose_deletion_was_rolled_back_is_deleted_again(at: Runtime) -> None:
-    triggers.on_delete(Group)
-    group = Group.objects.create(name="a")
+def test_an_instance_whose_deletion_was_rolled_back_is_deleted_again(group: Group) -> None:
     how, pk = waits.using(about=group, when_deleted="cancel"), group.pk
     runs = [how.start()]
     with pytest.raises(Fault), transaction.atomic():  # noqa: PT012  # what is rolled back
@@ -231,17 +233,13 @@ def test_an_instance_whose_deletion_was_rolled_back_is_deleted_again(at: Runtime
     assert [run.state for run in runs] == ["cancelled"] * 2
 
 
-def test_raw_deletions_cancel_nothing(at: Runtime) -> None:
-    triggers.on_delete(Group)
-    group = Group.objects.create(name="a")
+def test_raw_deletions_cancel_nothing(group: Group) -> None:
     run = waits.using(about=group, when_deleted="cancel").start()
     Group.objects.filter(pk=group.pk)._raw_delete("default")
     assert run.state == "pending"
 
 
-def test_a_run_that_deletes_what_it_is_about_is_not_cancelled(at: Runtime) -> None:
-    triggers.on_delete(Group)
-    group = Group.objects.create(name="a")
+def test_a_run_that_deletes_what_it_is_about_is_not_cancelled(at: Runtime, group: Group) -> None:
     run = deletes.using(about=group, when_deleted="cancel").start(group.pk)
     other = waits.using(about=group, when_deleted="cancel").start()
     passed(at, run.id)
