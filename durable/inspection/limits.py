@@ -67,7 +67,7 @@ _PLACES = 1_000  # of a line that are counted
 _SHOWN = 20  # slots of a key that are shown
 _HELD = 10_000  # slots of a key that are counted
 _KEYS = 100  # of a limit that are listed
-_LIMITS = 100  # that are listed
+_LIMITS = 100  # that are listed or examined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,6 @@ STILL: Final = timedelta(hours=1)
 #: How many runs wait for a full limit, and how long the first of them, before the line is reported.
 LONG: Final = 20
 WAITED: Final = timedelta(minutes=1)
-_MOST_TROUBLED: Final = 100
 _ROWS: Final = 500  # slots of a limit to examine
 _PAUSED: Final = "paused"
 _DIVERGED: Final = "diverged"
@@ -356,7 +355,7 @@ def count_slots(cap: int) -> list[LimitCounts]:
 
 
 def _limits() -> list[Limit]:
-    return list(Limit.objects.using(read_alias()).order_by("name")[:_MOST_TROUBLED])
+    return list(Limit.objects.using(read_alias()).order_by("name")[:_LIMITS])
 
 
 def _of_run(now: datetime) -> QuerySet[Any]:
@@ -415,9 +414,6 @@ def _newest_held(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple
     held = Slot.objects.using(read_alias()).filter(wanted, is_held=True).values("limit", "key").order_by()
     counted = held.annotate(held=CountOf("id"), newest=Max("since"))
     return {(each["limit"], each["key"]): (each["held"], each["newest"]) for each in counted}
-
-
-_MOST_RATES = 100  # that are listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -545,7 +541,7 @@ def list_rates(
     limit; with `with_keys` at most four more for each.
     """
     limits = RateLimit.objects.using(read_alias()).order_by("name")
-    found = limits.filter(name=name) if name else limits[:_MOST_RATES]
+    found = limits.filter(name=name) if name else limits[:_LIMITS]
     return [_rate_summary(each, _keys_of(each.name, now, within) if with_keys else [], now) for each in found]
 
 
@@ -560,7 +556,7 @@ def count_rates(now: datetime, cap: int) -> list[RateCounts]:
 
     Each count goes up to `cap`.
     """
-    names = list(RateLimit.objects.using(read_alias()).order_by("name").values_list("name", flat=True)[:_MOST_RATES])
+    names = _rated_limits()
     if not names:
         return []
     rows = Reservation.objects.using(read_alias())
@@ -575,8 +571,13 @@ def unused_rates() -> list[str]:
     """Return the limits with a rate that this process's settings and workflows do not name, and for which no run
     waits.
     """
-    names = RateLimit.objects.using(read_alias()).order_by("name").values_list("name", flat=True)[:_MOST_RATES]
-    return [each for each in names if each not in _named_limits() and not keys_awaited(each, 1)]
+    named = _named_limits()
+    return [each for each in _rated_limits() if each not in named and not keys_awaited(each, 1)]
+
+
+def _rated_limits() -> list[str]:
+    limits = RateLimit.objects.using(read_alias()).order_by("name")
+    return list(limits.values_list("name", flat=True)[:_LIMITS])
 
 
 def refusal_of(run_id: str) -> str:

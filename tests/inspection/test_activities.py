@@ -55,6 +55,12 @@ def held(run_id: str, **columns: Any) -> Run:
     return Run.objects.create(id=run_id, **{**usual, "lease_expires_at": now + timedelta(hours=1), **columns})
 
 
+@pytest.fixture
+def run() -> Run:
+    """A run in the hands of a worker: "order-1"."""
+    return held("order-1")
+
+
 def runs(run: Run, location: str = "charge", seconds: float = 2400, **columns: Any) -> Activity:
     """A step of the run that has run for so long."""
     usual: dict[str, Any] = {"attempt": 1, "kind": "step", "fence": run.fence, "worker": WORKER, "timeout": 3060.0}
@@ -78,9 +84,8 @@ def headline(run: Run) -> str:
 # -- the sentence
 
 
-def test_a_running_run_says_which_step_runs_for_how_long_and_what_is_usual() -> None:
+def test_a_running_run_says_which_step_runs_for_how_long_and_what_is_usual(run: Run) -> None:
     usually(2)
-    run = held("order-1")
     runs(run)
     assert headline(run) == 'Seems hung: running step "charge" for 40 m (timeout 51 m; usually 2 s)'
     explanation = explain_fully(run, timezone.now())
@@ -89,16 +94,14 @@ def test_a_running_run_says_which_step_runs_for_how_long_and_what_is_usual() -> 
     assert WORKER in explanation.detail
 
 
-def test_a_step_of_which_nothing_is_known_has_its_timeout_alone() -> None:
-    run = held("order-1")
+def test_a_step_of_which_nothing_is_known_has_its_timeout_alone(run: Run) -> None:
     activity = runs(run, timeout=0.0)
     assert headline(run) == 'Running step "charge" for 40 m'
     Activity.objects.filter(pk=activity.pk).update(timeout=3600, attempt=3)
     assert headline(run) == 'Seems hung: running step "charge", attempt 3, for 40 m (timeout 1 h)'
 
 
-def test_the_oldest_of_several_branches_is_named() -> None:
-    run = held("order-1")
+def test_the_oldest_of_several_branches_is_named(run: Run) -> None:
     for name, seconds in (("left", 60), ("right", 2400), ("middle", 5)):
         runs(run, f"all/{name}/charge", seconds, timeout=0.0)
     assert headline(run) == 'Running step "all / right / charge" for 40 m, and 2 more'
@@ -122,14 +125,12 @@ def test_a_request_tells_which_step_it_waits_for() -> None:
     assert "abandon" in explain_fully(run, timezone.now()).remedies
 
 
-def test_a_clock_that_is_behind_makes_no_age_negative() -> None:
-    run = held("order-1")
+def test_a_clock_that_is_behind_makes_no_age_negative(run: Run) -> None:
     runs(run, seconds=-30, timeout=0.0)
     assert headline(run) == 'Running step "charge" for 0 s'
 
 
-def test_what_a_dead_worker_has_left_is_not_told() -> None:
-    run = held("order-1")
+def test_what_a_dead_worker_has_left_is_not_told(run: Run) -> None:
     runs(run, fence=run.fence - 1)
     now = timezone.now()
     assert activities_of(run, now) == []
@@ -140,8 +141,7 @@ def test_what_a_dead_worker_has_left_is_not_told() -> None:
     assert "charge" not in headline(run)
 
 
-def test_time_in_a_running_step_is_not_time_of_waiting() -> None:
-    run = held("order-1")
+def test_time_in_a_running_step_is_not_time_of_waiting(run: Run) -> None:
     before = progress_of(run)
     runs(run, seconds=2400)
     after = progress_of(run)
@@ -173,8 +173,7 @@ def tree_of(run: Run, **options: Any) -> dict[str, TreeNode]:
     return {node.location: node for node in history_tree(run, running=running, **options).nodes}
 
 
-def test_a_step_in_its_first_attempt_is_the_last_of_the_history() -> None:
-    run = held("order-1")
+def test_a_step_in_its_first_attempt_is_the_last_of_the_history(run: Run) -> None:
     recorded(run, "validate", "completed")
     runs(run, seconds=2400)
     nodes = tree_of(run)
@@ -187,8 +186,7 @@ def test_a_step_in_its_first_attempt_is_the_last_of_the_history() -> None:
     assert list(tree_of(run, size=1)) == ["charge"]  # it opens where the run is
 
 
-def test_what_runs_in_branches_and_iterations_stands_inside_of_them() -> None:
-    run = held("order-1")
+def test_what_runs_in_branches_and_iterations_stands_inside_of_them(run: Run) -> None:
     recorded(run, "all", "pending", "join")
     recorded(run, "all/left/charge", "completed")
     for location in ("all/right/poll/~3/ask", "all/left/mail"):
@@ -206,8 +204,7 @@ def test_what_runs_in_branches_and_iterations_stands_inside_of_them() -> None:
     ]
 
 
-def test_another_attempt_and_a_rollback_handler_are_marked_at_their_step() -> None:
-    run = held("order-1")
+def test_another_attempt_and_a_rollback_handler_are_marked_at_their_step(run: Run) -> None:
     for location, status in (("charge", "failed"), ("reserve", "completed"), ("mail", "completed")):
         recorded(run, location, status)
     runs(run, "charge", attempt=2)
@@ -222,8 +219,7 @@ def test_another_attempt_and_a_rollback_handler_are_marked_at_their_step() -> No
     assert list(tree_of(run, only_failed=True)) == ["charge", "reserve"]
 
 
-def test_every_surface_tells_what_runs_in_the_history(get: Callable[..., Any]) -> None:
-    run = held("order-1")
+def test_every_surface_tells_what_runs_in_the_history(run: Run, get: Callable[..., Any]) -> None:
     runs(run, "all/left/charge", seconds=2400, attempt=1)
     html = get(f"{reverse('admin:durable_run_change', args=['order-1'])}?part=history").content.decode()
     tree = html[html.index('<ol class="durable-tree">') :]
@@ -243,8 +239,7 @@ def test_every_surface_tells_what_runs_in_the_history(get: Callable[..., Any]) -
 # -- the list
 
 
-def test_the_list_has_the_oldest_first_page_by_page() -> None:
-    run = held("order-1")
+def test_the_list_has_the_oldest_first_page_by_page(run: Run) -> None:
     for number in range(5):
         runs(run, f"step {number}", seconds=100 + number)
     now, seen, cursor = timezone.now(), [], None
@@ -429,15 +424,13 @@ def test_only_users_who_may_see_runs_see_what_runs(client: Client) -> None:
     assert client.get("/api/runs/order-1/running").status_code == 403
 
 
-def test_lists_of_runs_name_the_step(get: Callable[..., Any]) -> None:
-    run = held("order-1")
+def test_lists_of_runs_name_the_step(run: Run, get: Callable[..., Any]) -> None:
     runs(run, seconds=2400)
     assert "running step" in get(reverse("admin:durable_run_changelist")).content.decode()
     assert "charge" not in explain(run, timezone.now()).headline
 
 
-def test_the_page_of_a_run_lists_its_branches_that_run(get: Callable[..., Any]) -> None:
-    run = held("order-1")
+def test_the_page_of_a_run_lists_its_branches_that_run(run: Run, get: Callable[..., Any]) -> None:
     address = reverse("admin:durable_run_change", args=["order-1"])
     runs(run, "all/left/charge")
     step = reverse("admin:durable_run_running_step", args=["order-1"])

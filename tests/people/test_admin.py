@@ -47,6 +47,12 @@ def staff(user: User, *permissions: str) -> Client:
     return client
 
 
+@pytest.fixture
+def client(anna: User) -> Client:
+    """The browser of a user with no permission but the one that an answer needs."""
+    return staff(anna)
+
+
 def opened(h: Harness, **options: Any) -> tuple[Any, str]:
     run = begun(h, refund, **options)
     [question] = questions_of(run.id)
@@ -65,9 +71,8 @@ def post(client: Client, path: str, **data: Any) -> Any:
     return client.post(path, {**data, "csrfmiddlewaretoken": token[1]})
 
 
-def test_a_user_with_no_other_permission_finds_and_answers_it(h: Harness, people: People) -> None:
+def test_a_user_with_no_other_permission_finds_and_answers_it(h: Harness, people: People, client: Client) -> None:
     run, path = opened(h, text="<b>Late</b> delivery")
-    client = staff(people.allowed("anna"))
     page = text(client.get(INBOX))
     assert "approve refund" in page
     assert "&lt;b&gt;Late&lt;/b&gt; delivery" in page
@@ -85,9 +90,8 @@ def test_a_user_with_no_other_permission_finds_and_answers_it(h: Harness, people
     assert (row.action, row.source, row.outcome, row.actor) == ("answer", "admin", "done", people.anna)
 
 
-def test_yes_and_no_are_buttons(h: Harness, people: People) -> None:
+def test_yes_and_no_are_buttons(h: Harness, client: Client) -> None:
     run, path = opened(h, with_form=False)
-    client = staff(people.allowed("anna"))
     refused = post(client, path)
     assert "Say yes or no." in text(refused, 422)
     assert post(client, path, durable_verdict="no").status_code == 302
@@ -95,9 +99,8 @@ def test_yes_and_no_are_buttons(h: Harness, people: People) -> None:
     assert run.output[0] is False
 
 
-def test_what_the_form_refuses_is_shown_with_what_was_written(h: Harness, people: People) -> None:
+def test_what_the_form_refuses_is_shown_with_what_was_written(h: Harness, people: People, client: Client) -> None:
     _run, path = opened(h)
-    client = staff(people.allowed("anna"))
     page = text(post(client, path, amount="<script>", reason="as said", durable_comment="mine"), 422)
     assert "Enter a number." in page
     assert "&lt;script&gt;" in page
@@ -107,9 +110,8 @@ def test_what_the_form_refuses_is_shown_with_what_was_written(h: Harness, people
     assert len(questions_for(people.anna)) == 1
 
 
-def test_without_the_token_of_the_page_nothing_is_done(h: Harness, people: People) -> None:
+def test_without_the_token_of_the_page_nothing_is_done(h: Harness, client: Client) -> None:
     run, path = opened(h)
-    client = staff(people.allowed("anna"))
     assert client.post(path, {"amount": "1"}).status_code == 403
     for method in ("GET", "HEAD", "OPTIONS"):
         client.generic(method, f"{path}?amount=1&durable_verb=answer&durable_verdict=yes")
@@ -136,9 +138,8 @@ def test_others_see_no_question(h: Harness, people: People) -> None:
     assert unknown.status_code == 404
 
 
-def test_a_question_that_was_answered_meanwhile_says_so(h: Harness, people: People) -> None:
+def test_a_question_that_was_answered_meanwhile_says_so(h: Harness, people: People, client: Client) -> None:
     run, path = opened(h)
-    client = staff(people.allowed("anna"))
     text(client.get(path))
     h.answer(run, "approve refund", {"amount": 1}, by=people.allowed("bert"))
     assert "not open any more" in text(client.get(path), 404)
@@ -202,17 +203,15 @@ def test_a_refund_is_approved_by_two_people_on_the_page_of_its_order(h: Harness,
 @pytest.mark.parametrize(
     "back", ["https://evil.example/", "//evil.example/", "javascript:alert(1)", "\x00", "a" * 9_000]
 )
-def test_an_answer_leads_to_no_other_site(h: Harness, people: People, back: str) -> None:
+def test_an_answer_leads_to_no_other_site(h: Harness, client: Client, back: str) -> None:
     _run, path = opened(h)
-    client = staff(people.allowed("anna"))
     done = post(client, f"{path}?{urlencode({'next': back})}", amount="1", approved="on")
     assert done.status_code == 302
     assert done["Location"] in (INBOX, "a" * 9_000)
 
 
-def test_claiming_commenting_and_handing_over(h: Harness, people: People) -> None:
+def test_claiming_commenting_and_handing_over(h: Harness, people: People, client: Client) -> None:
     _run, path = opened(h)
-    client = staff(people.allowed("anna"))
     bert = people.allowed("bert")
     assert post(client, path, durable_verb="comment", durable_comment="<i>who knows?</i>").status_code == 302
     assert post(client, path, durable_verb="claim").status_code == 302
@@ -231,18 +230,16 @@ def test_claiming_commenting_and_handing_over(h: Harness, people: People) -> Non
     assert questions_for(people.anna) == []
 
 
-def test_a_form_that_is_gone_says_so(h: Harness, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_is_gone_says_so(h: Harness, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.people import forms
 
     _run, path = opened(h)
     monkeypatch.delattr(forms, "RefundForm")
-    client = staff(people.allowed("anna"))
     for page in (INBOX, path):
         assert "cannot be imported" in text(client.get(page))
 
 
-def test_an_inbox_looks_up_only_what_each_question_is_about(h: Harness, people: People) -> None:
-    client = staff(people.allowed("anna"))
+def test_an_inbox_looks_up_only_what_each_question_is_about(h: Harness, people: People, client: Client) -> None:
 
     def statements(about: str | None, number: int) -> int:
         for each in range(number):
