@@ -484,6 +484,7 @@ class StartOptions:
         does="With `about`: `cancel` cancels the run when what it is about is deleted; by default it goes on.",
         on_shell="with --about: what becomes of the open run when what it is about is deleted; default: leave",
         read=_among("when_deleted", WhenDeleted),
+        needs=(("about", _("Say what the run is about, whose deletion the choice below is about.")),),
     )
     when_parent_ends: WhenParentEnds | None = _option(Option, read=_parent_ends)
     rollback: bool | None = _option(Option)

@@ -250,6 +250,7 @@ def test_one_is_refused_by_a_rate(operator: Client, stage: Stage, settings: Any)
         ({"tags": "a=1\na=2"}, "a run has one value of the tag"),
         ({"if_open": "error"}, "Give the key that the choice below is about"),
         ({"if_open": "perhaps", "key": "k"}, "perhaps is not one of the available choices"),
+        ({"when_deleted": "cancel"}, "Say what the run is about, whose deletion the choice below is about."),
     ],
 )
 def test_options_that_make_no_sense_start_nothing(operator: Client, options: dict[str, str], told: str) -> None:
