@@ -17,7 +17,6 @@ from django.utils import timezone
 
 from durable.admin.run_admin import RunAdmin
 from durable.models import Cause, OperatorAction, QueueMessage, Run, SavedView
-from tests.admin import flows
 from tests.admin.addresses import ALL, NOBODY, OF_PEOPLE, make_site
 from tests.admin.bigdata import LONG
 from tests.admin.conftest import Stage
@@ -31,8 +30,7 @@ EVERY_STAFF_USER = {"admin:index", "admin:app_list", *(f"admin:durable_run_{name
 
 
 @pytest.fixture
-def site(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+def site(stage: Stage) -> dict[str, str]:
     return make_site(stage)
 
 

@@ -13,13 +13,13 @@ from durable.models import OperatorAction
 from durable.operations import Actor, acting_as, bulk
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.pages import text_of, url
+from tests.admin.pages import log_url, text_of, url
 
 DAY = datetime(2026, 3, 5, 12, tzinfo=UTC)
 
 
 def rows(client: Client, **query: str) -> list[tuple[str, str]]:
-    page = client.get(reverse("admin:durable_operatoraction_changelist"), query)
+    page = client.get(log_url(), query)
     assert page.status_code == 200
     return [(each.action, each.run_id) for each in page.context["cl"].result_list]
 
@@ -36,7 +36,7 @@ def test_a_bulk_is_one_row_that_leads_to_its_result(stage: Stage, operator: Clie
         report = bulk.apply("pause", ["a", "b", "nowhere"])
     an_action(run_id="alone")
     assert rows(operator) == [("pause", report.bulk_id), ("wake", "alone")]
-    body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
+    body = text_of(operator.get(log_url()))
     assert url("bulk_result", report.bulk_id) in body
     assert "bulk: pause 3 runs" in body
 
@@ -47,10 +47,7 @@ def test_the_rows_of_a_bulk_are_found_by_bulk_by_run_and_by_outcome(stage: Stage
     with acting_as(Actor("cli", label="ops")):
         report = bulk.apply("pause", ["a", "b", "nowhere"], as_id="the-bulk")
     assert sorted(rows(operator, bulk=report.bulk_id)) == [
-        ("pause", "a"),
-        ("pause", "b"),
-        ("pause", "nowhere"),
-        ("pause", "the-bulk"),
+        ("pause", each) for each in ("a", "b", "nowhere", "the-bulk")
     ]
     assert rows(operator, q="a") == [("pause", "a")]
     assert rows(operator, outcome="missing") == [("pause", "nowhere")]
@@ -71,19 +68,16 @@ def test_the_rows_of_a_bulk_are_found_by_bulk_by_run_and_by_outcome(stage: Stage
 def test_an_action_that_is_not_about_a_run_names_what_it_is_about(operator: Client, kind: str, name: str) -> None:
     action = an_action(run_id="", subject_kind=kind, subject=name, detail="4 at once before")
     link = f'{kind} <a href="{url(kind, name)}"><bdi>{escape(name)}</bdi></a>'
-    assert link in text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
-    assert link in text_of(operator.get(reverse("admin:durable_operatoraction_change", args=[action.pk])))
+    assert link in text_of(operator.get(log_url()))
+    assert link in text_of(operator.get(log_url("change", action.pk)))
 
 
-def test_a_refused_action_shows_why(operator: Client) -> None:
+def test_a_refused_action_and_one_of_another_kind_show_their_detail(operator: Client) -> None:
     an_action(run_id="", subject_kind="queue", subject="slow", outcome="refused", detail="it is paused already")
-    assert "it is paused already</td>" in text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
-
-
-def test_an_action_of_another_kind_shows_its_detail(operator: Client) -> None:
     an_action(run_id="", detail="view stuck orders: state=failed")
     an_action(run_id="")
-    body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
+    body = text_of(operator.get(log_url()))
+    assert "it is paused already</td>" in body
     assert "view stuck orders: state=failed</td>" in body
     assert ">—</td>" in body
 
@@ -119,25 +113,22 @@ def test_a_reason_of_long_ago_is_found_before_its_day(operator: Client, monkeypa
 
 
 @pytest.mark.parametrize("name", ["person", "reason", "since", "until", "bulk"])
-@pytest.mark.parametrize(
-    "value", ["\x00", "x" * 5_000, "2026-13-45", "0001-01-01", "9999-12-31", "<b>", "\u202e", "%_"]
-)
-def test_hostile_filters_are_answered(operator: Client, name: str, value: str) -> None:
-    assert operator.get(reverse("admin:durable_operatoraction_changelist"), {name: value}).status_code == 200
+def test_hostile_filters_are_answered(operator: Client, name: str) -> None:
+    for value in ("\x00", "x" * 5_000, "2026-13-45", "0001-01-01", "9999-12-31", "<b>", "\u202e", "%_"):
+        assert operator.get(log_url(), {name: value}).status_code == 200, value
 
 
 def test_a_filter_keeps_the_others(operator: Client) -> None:
     query = {"person": "olga", "action": "wake"}
-    body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist"), query))
+    body = text_of(operator.get(log_url(), query))
     assert '<input type="hidden" name="person" value="olga">' in body
     assert 'value="olga" maxlength="200"' in body
 
 
 def test_no_counts_of_the_whole_log_are_offered(operator: Client) -> None:
     an_action()
-    log = reverse("admin:durable_operatoraction_changelist")
     for query in ({}, {"_facets": "True"}):
-        assert operator.get(log, query).context["cl"].add_facets is False
+        assert operator.get(log_url(), query).context["cl"].add_facets is False
 
 
 def test_a_row_of_a_bulk_has_a_page_too(operator: Client) -> None:
@@ -145,25 +136,19 @@ def test_a_row_of_a_bulk_has_a_page_too(operator: Client) -> None:
     for name in ("change", "history"):
         page = operator.get(reverse(f"admin:durable_operatoraction_{name}", args=[row.pk]), follow=True)
         assert "Recover, by" in text_of(page)
-        assert reverse("admin:durable_run_bulk_result", args=["many"]) in text_of(page)
+        assert url("bulk_result", "many") in text_of(page)
     for missing in ("0", "x", "9" * 30):
-        page = operator.get(reverse("admin:durable_operatoraction_change", args=[missing]))
+        page = operator.get(log_url("change", missing))
         assert "There is no such action" in text_of(page, 404)
 
 
 def test_it_looks_like_the_other_pages_and_says_what_it_is_filtered_by(operator: Client) -> None:
     an_action(action="give_output")
-    body = text_of(
-        operator.get(
-            reverse("admin:durable_operatoraction_changelist"), {"action": "give_output", "person": "olga", "q": "gone"}
-        )
-    )
+    body = text_of(operator.get(log_url(), {"action": "give_output", "person": "olga", "q": "gone"}))
     assert 'class="durable-tabs durable-places"' in body
     assert "nav-sidebar" not in body.partition("<main")[2]
     assert "action: give output" in body
     assert 'href="?action=give_output&amp;q=gone"' in body or 'href="?q=gone&amp;action=give_output"' in body
     assert "give_output</option>" not in body
     assert "The log has no such action." in body
-    assert "give output" in text_of(
-        operator.get(reverse("admin:durable_operatoraction_changelist"), {"action": "give_output"})
-    )
+    assert "give output" in text_of(operator.get(log_url(), {"action": "give_output"}))

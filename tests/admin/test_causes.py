@@ -16,7 +16,7 @@ from django.utils import timezone
 from durable.models import Cause, Failure, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
-from tests.admin.pages import hidden, url
+from tests.admin.pages import confirm, hidden, read, rows_of, text_of, url
 
 pytestmark = pytest.mark.django_db
 
@@ -38,22 +38,12 @@ def failed(stage: Stage) -> str:
     return Failure.objects.get(run_id="run-1").cause.fingerprint
 
 
-def text_of(client: Client, address: str, status: int = 200) -> str:
-    response = client.get(address)
-    assert response.status_code == status
-    return unescape(response.content.decode())
-
-
-def cause_url(fingerprint: str, *args: str) -> str:
-    return reverse(f"admin:durable_run_{'mark' if args else 'cause'}", args=[fingerprint, *args])
-
-
 def retry_url(fingerprint: str) -> str:
     return f"{url('bulk')}?verb=recover&all=on&filter=%3Fcause%3D{fingerprint}"
 
 
 def test_the_overview_has_causes_with_the_newest_first(failed: str, operator: Client) -> None:
-    shown = text_of(operator, OVERVIEW)
+    shown = read(operator, OVERVIEW)
     assert shown.index("CriticalError") < shown.index("GatewayTimeout")
     assert "no answer for #" in shown
     assert "Recover these 2" in shown
@@ -67,7 +57,7 @@ def test_the_index_leads_to_the_causes_that_it_leaves_out(
     failed: str, operator: Client, monkeypatch: pytest.MonkeyPatch, shown: int, has_more: bool
 ) -> None:
     monkeypatch.setattr("durable.admin.overview.CAUSES", shown)
-    index = text_of(operator, reverse("admin:index"))
+    index = read(operator, reverse("admin:index"))
     assert index.count('name="durable-incident"') == shown
     assert (f'href="{url("causes")}">More causes, muted ones too</a>' in index) is has_more
 
@@ -80,7 +70,7 @@ def test_causes_that_have_no_row_have_a_line_with_their_verbs(
     recover = retry_url(failed)
 
     def line(client: Client, address: str) -> str:
-        found = re.search(r'<ul class="durable-further".*?</ul>', text_of(client, address), re.S)
+        found = re.search(r'<ul class="durable-further".*?</ul>', read(client, address), re.S)
         assert found is not None
         return found[0]
 
@@ -89,9 +79,9 @@ def test_causes_that_have_no_row_have_a_line_with_their_verbs(
         assert shown.count("<li") == 1
         assert f'<a href="{recover}" aria-label="Recover these 2: charge · GatewayTimeout">Recover 2</a>' in shown
         assert f'<a href="{url("act", "run-2", "recover")}"' in shown
-    assert "2 causes of failure need a person" in text_of(operator, reverse("admin:index"))
+    assert "2 causes of failure need a person" in read(operator, reverse("admin:index"))
     monkeypatch.setattr("durable.admin.overview.MOST", 1)
-    assert "1+ cause of failure needs a person" in text_of(operator, reverse("admin:index"))
+    assert "1+ cause of failure needs a person" in read(operator, reverse("admin:index"))
     monkeypatch.setattr("durable.admin.overview.MOST", 50)
     viewed = line(log_in("view_run", name="bob"), reverse("admin:index"))
     assert "Recover" not in viewed
@@ -118,9 +108,9 @@ def test_addresses_are_looked_up_once_for_all_causes(
                 fingerprint=f"{run_id:x>16}"[-16:], place=run_id, error_type="E", first_seen_at=stage.now
             )
             Failure.objects.filter(run=run_id).update(cause=new)
-        text_of(operator, url("causes"))  # so that nothing is looked up for the first time
+        read(operator, url("causes"))  # so that nothing is looked up for the first time
         del asked[:]
-        shown = text_of(operator, url("causes"))
+        shown = read(operator, url("causes"))
         number = len(asked)
         assert shown.count('class="durable-spark"') == Run.objects.count()
         assert all(f'href="{url("change", each)}"' in shown for each in Run.objects.values_list("pk", flat=True))
@@ -136,10 +126,12 @@ def test_the_open_runs_of_a_workflow_of_the_cause_are_paused_and_no_others(
     for number in (1, 2):
         stage.start(flows.switched, number, id=f"open-{number}", settle=False)
     stage.start(flows.saga, id="of-another", settle=False)
-    [pause] = operator.get(cause_url(failed)).context["pauses"]
+    page = operator.get(url("cause", failed))
+    [pause] = page.context["pauses"]
     assert pause.title == "Pause the open runs of tests.switched"
+    assert pause.url in unescape(text_of(page))
     confirmation = operator.get(pause.url)
-    assert "Pause <strong>2</strong> runs." in unescape(confirmation.content.decode())
+    assert "Pause <strong>2</strong> runs." in text_of(confirmation)
     operator.post(url("bulk"), hidden(confirmation) | {"reason": "the bank is down"})
     bulk = stage.settle(Run.objects.get(workflow="durable.bulk").id)
     paused = {"open-1", "open-2"}
@@ -151,17 +143,14 @@ def test_the_open_runs_of_a_workflow_of_the_cause_are_paused_and_no_others(
 def test_a_cause_leads_to_the_hold_of_new_starts_of_its_workflow(failed: str, log_in: Callable[..., Client]) -> None:
     operator = log_in(*OPERATOR, "hold_workflow")
     hold, release = (url("workflow_hold", "tests.switched", verb) for verb in ("hold", "release"))
-    page = operator.get(cause_url(failed)).content.decode()
+    page = operator.get(url("cause", failed)).content.decode()
     assert f'href="{hold}">Hold new starts of tests.switched</a>' in page
     assert release not in page
-    operator.post(hold, hidden(operator.get(hold)) | {"reason": "the bank is down"})
-    page = operator.get(cause_url(failed)).content.decode()
+    confirm(operator, hold, reason="the bank is down")
+    page = operator.get(url("cause", failed)).content.decode()
     assert f'href="{release}">Release new starts of tests.switched</a>' in page
     assert hold not in page
-
-
-def test_a_hold_is_offered_to_those_who_may_hold_alone(failed: str, log_in: Callable[..., Client]) -> None:
-    page = log_in(*OPERATOR).get(cause_url(failed)).content.decode()
+    page = log_in(*OPERATOR, name="eve").get(url("cause", failed)).content.decode()
     assert "Pause the open runs of tests.switched" in page
     assert "new starts" not in page
 
@@ -182,7 +171,7 @@ def test_a_retry_of_a_cause_is_confirmed_and_acts_on_its_runs_alone(failed: str,
 
 def test_the_list_says_by_which_cause_it_is_filtered(failed: str, operator: Client) -> None:
     response = operator.get(url("changelist"), {"cause": failed})
-    assert [row.run.id for row in response.context["rows"]] == ["run-2", "run-1"]
+    assert rows_of(response) == ["run-2", "run-1"]
     assert f"cause:{failed}" not in response.content.decode()
     assert "Cause: charge · GatewayTimeout" in response.content.decode()
     searched = operator.get(url("changelist"), {"q": f"cause:{failed}"})
@@ -194,23 +183,19 @@ def test_an_iteration_is_told_in_words(stage: Stage, operator: Client) -> None:
     stage.start(flows.switched, 1, id="run")
     Cause.objects.update(place="polling / ~ / poll")
     fingerprint = Cause.objects.get().fingerprint
-    for address in (
-        OVERVIEW,
-        cause_url(fingerprint),
-        f"{url('changelist')}?cause={fingerprint}",
-        retry_url(fingerprint),
-    ):
-        shown = text_of(operator, address)
+    listed = f"{url('changelist')}?cause={fingerprint}"
+    for address in (OVERVIEW, url("cause", fingerprint), listed, retry_url(fingerprint)):
+        shown = read(operator, address)
         assert "polling / any iteration / poll" in shown
         assert "/ ~ /" not in shown
 
 
 def test_the_page_of_a_cause(failed: str, operator: Client) -> None:
-    shown = text_of(operator, cause_url(failed))
+    shown = read(operator, url("cause", failed))
     for each in ("GatewayTimeout", "no answer for #", "run-1", "run-2", "Recover these 2", "tests.switched", failed):
         assert each in shown
     assert url("change", "other") not in shown
-    assert "There is no cause" in text_of(operator, cause_url("0" * 16), 404)
+    assert "There is no cause" in read(operator, url("cause", "0" * 16), 404)
 
 
 @pytest.mark.parametrize(("span", "days"), [("day", 0.5), ("week", 5), ("month", 25)])
@@ -218,9 +203,9 @@ def test_the_chart_of_a_cause_shows_a_day_a_week_or_a_month(
     failed: str, operator: Client, span: str, days: float
 ) -> None:
     Failure.objects.update(failed_at=timezone.now() - timedelta(days=days))
-    page, drawn = cause_url(failed), dict[str, bool]()
+    page, drawn = url("cause", failed), dict[str, bool]()
     for each in ("day", "week", "month", "none"):
-        text = text_of(operator, f"{page}?span={each}")
+        text = read(operator, f"{page}?span={each}")
         drawn[each] = "durable-fill-bad" in text
         assert text.count('aria-current="true">The last') == 1
     order = ["day", "week", "month"]
@@ -228,15 +213,15 @@ def test_the_chart_of_a_cause_shows_a_day_a_week_or_a_month(
 
 
 def test_a_muted_cause_is_no_longer_on_the_overview(failed: str, operator: Client) -> None:
-    answer = operator.post(cause_url(failed, "mute"), {"reason": "the bank knows"}, follow=True)
+    answer = operator.post(url("mark", failed, "mute"), {"reason": "the bank knows"}, follow=True)
     assert "It is muted." in answer.content.decode()
     cause = Cause.objects.get(fingerprint=failed)
     assert (cause.muted_at is not None, cause.muted_by) == (True, "ada")
-    assert "GatewayTimeout" not in text_of(operator, OVERVIEW)
-    everything = text_of(operator, url("causes"))
+    assert "GatewayTimeout" not in read(operator, OVERVIEW)
+    everything = read(operator, url("causes"))
     assert everything.index("CriticalError") < everything.index("Muted") < everything.index("GatewayTimeout")
-    operator.post(cause_url(failed, "unmute"))
-    assert "GatewayTimeout" in text_of(operator, OVERVIEW)
+    operator.post(url("mark", failed, "unmute"))
+    assert "GatewayTimeout" in read(operator, OVERVIEW)
     logged = OperatorAction.objects.order_by("id").values_list("action", "outcome", "reason", "actor_label")
     assert list(logged) == [("mute", "done", "the bank knows", "ada"), ("unmute", "done", "", "ada")]
     [(kind, name, detail), _] = OperatorAction.objects.order_by("id").values_list("subject_kind", "subject", "detail")
@@ -247,7 +232,7 @@ def test_a_muted_cause_is_no_longer_on_the_overview(failed: str, operator: Clien
 def test_a_note_tells_other_operators_that_somebody_looks_at_a_cause(
     failed: str, operator: Client, log_in: Callable[..., Client]
 ) -> None:
-    address, text = cause_url(failed, "note"), "being looked at <3:10>"
+    address, text = url("mark", failed, "note"), "being looked at <3:10>"
     operator.post(address, {"note": "mine"})
     operator.post(address, {"note": ""})
     cause = Cause.objects.get(fingerprint=failed)
@@ -257,12 +242,12 @@ def test_a_note_tells_other_operators_that_somebody_looks_at_a_cause(
     cause = Cause.objects.get(fingerprint=failed)
     assert (cause.note, cause.noted_by, cause.noted_at is not None) == (text, "ada", True)
     viewer = log_in("view_run", name="bob")
-    for shown in (OVERVIEW, url("causes"), cause_url(failed)):
-        assert text in text_of(viewer, shown)
-        assert "ada" in text_of(viewer, shown)
-    assert b"being looked at &lt;3:10&gt;" in viewer.get(cause_url(failed)).content
+    for shown in (OVERVIEW, url("causes"), url("cause", failed)):
+        assert text in read(viewer, shown)
+        assert "ada" in read(viewer, shown)
+    assert b"being looked at &lt;3:10&gt;" in viewer.get(url("cause", failed)).content
     assert viewer.post(address, {"note": "me too"}).status_code == 403
-    assert text in text_of(log_in(*OPERATOR, name="eve"), "/admin/")
+    assert text in read(log_in(*OPERATOR, name="eve"), "/admin/")
     logged = OperatorAction.objects.order_by("id").values_list("action", "outcome", "actor_label")
     assert list(logged) == [*[("note", "done", "ada")] * 3, ("note", "denied", "bob")]
     last = OperatorAction.objects.order_by("id")[2]
@@ -270,27 +255,27 @@ def test_a_note_tells_other_operators_that_somebody_looks_at_a_cause(
 
 
 def test_without_failed_runs_there_are_no_causes(stage: Stage, operator: Client) -> None:
-    assert "None: no run is failed" in text_of(operator, url("causes"))
-    assert "durable-spark" not in text_of(operator, OVERVIEW)
+    assert "None: no run is failed" in read(operator, url("causes"))
+    assert "durable-spark" not in read(operator, OVERVIEW)
 
 
 def test_a_cause_that_does_not_exist_cannot_be_muted(stage: Stage, operator: Client) -> None:
-    assert operator.post(cause_url("0" * 16, "mute")).status_code == 404
-    assert operator.post(cause_url("0" * 16, "praise")).status_code == 404
+    assert operator.post(url("mark", "0" * 16, "mute")).status_code == 404
+    assert operator.post(url("mark", "0" * 16, "praise")).status_code == 404
     assert list(OperatorAction.objects.values_list("action", "outcome")) == [("mute", "invalid")]
 
 
 def test_a_user_who_may_only_see_runs_gets_no_pattern_and_no_verbs(failed: str, log_in: Callable[..., Client]) -> None:
     viewer = log_in("view_run")
-    for address in (OVERVIEW, url("causes"), cause_url(failed)):
-        shown = text_of(viewer, address)
+    for address in (OVERVIEW, url("causes"), url("cause", failed)):
+        shown = read(viewer, address)
         assert "GatewayTimeout" in shown
         assert "no answer for #" not in shown
         assert "Recover these" not in shown
         assert 'value="Mute"' not in shown
     assert viewer.get(retry_url(failed)).status_code == 403
     assert OperatorAction.objects.count() == 0
-    assert viewer.post(cause_url(failed, "mute")).status_code == 403
+    assert viewer.post(url("mark", failed, "mute")).status_code == 403
     assert list(OperatorAction.objects.values_list("action", "outcome")) == [("mute", "denied")]
 
 
@@ -300,5 +285,5 @@ def hide_all(_workflow: str, field: str, value: object) -> object:
 
 @override_settings(DURABLE={"REDACT": "tests.admin.test_causes.hide_all"})
 def test_a_pattern_is_redacted(failed: str, operator: Client) -> None:
-    for address in (OVERVIEW, url("causes"), cause_url(failed)):
-        assert "no answer" not in text_of(operator, address)
+    for address in (OVERVIEW, url("causes"), url("cause", failed)):
+        assert "no answer" not in read(operator, address)

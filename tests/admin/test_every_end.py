@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.test import Client
 
 from durable import Context, CriticalError, get_run, workflow
@@ -17,7 +15,7 @@ from durable.inspection.explanation import explain_fully
 from durable.models import Cascade, Child, Run, RunKey
 from durable.operations import Actor, acting_as, bulk
 from tests.admin.conftest import Stage
-from tests.admin.pages import hidden, text_of, url
+from tests.admin.pages import confirm, printed, text_of, url
 
 CODE: list[str] = []
 
@@ -53,8 +51,7 @@ def top(ctx: Context) -> str:
 
 
 def by_admin(_stage: Stage, client: Client) -> None:
-    page = client.get(url("act", "p:c", "cancel"))
-    assert client.post(url("act", "p:c", "cancel"), {**hidden(page), "reason": "r"}).status_code == 302
+    assert confirm(client, url("act", "p:c", "cancel"), reason="r").status_code == 302
 
 
 def by_rest(_stage: Stage, client: Client) -> None:
@@ -63,7 +60,7 @@ def by_rest(_stage: Stage, client: Client) -> None:
 
 
 def by_command(_stage: Stage, _client: Client) -> None:
-    call_command("durable", "cancel", "p:c", "--reason", "r", "--yes", stdout=io.StringIO(), stderr=io.StringIO())
+    printed("cancel", "p:c", "--reason", "r", "--yes")
 
 
 def by_python(_stage: Stage, _client: Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.test import Client
 from django.utils import timezone
 
@@ -33,7 +32,7 @@ from durable.operations.prune import prune
 from durable.retention import Policy
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.pages import hidden, text_of, traces, url
+from tests.admin.pages import hidden, listed, printed, rows_of, text_of, traces, url
 
 pytestmark = pytest.mark.django_db
 
@@ -41,9 +40,9 @@ CHILDREN = [f"billing-1:bill {number}" for number in range(4)]
 
 
 @pytest.fixture
-def family(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def family(stage: Stage) -> Stage:
     """A parent that has failed because two of its four children did, and a run without either."""
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    flows.SWITCH["broken"] = True
     stage.start(flows.quick, id="alone")
     stage.start(flows.billing, 4, id="billing-1")
     for child in CHILDREN:
@@ -54,7 +53,7 @@ def family(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def ids_of(response: object) -> set[str]:
-    return {row.run.id for row in response.context["rows"]}  # type: ignore[attr-defined]  # of Django's test client
+    return set(rows_of(response))
 
 
 def test_the_row_and_the_line_of_a_failed_parent_have_one_verb(family: Stage) -> None:
@@ -73,14 +72,14 @@ def test_the_list_has_roots_and_says_what_it_leaves_out(family: Stage, operator:
     everyone = operator.get(url("changelist") + page.context["with_children_query"])
     assert ids_of(everyone) == {"alone", "billing-1", *CHILDREN}
     assert "not listed" not in text_of(everyone)
-
-
-def test_a_list_of_failed_runs_leads_to_failed_children(family: Stage, operator: Client) -> None:
     page = operator.get(url("changelist"), {"state": "failed"})
     assert ids_of(page) == {"billing-1"}
     assert "2 children match and are not listed." in text_of(page)
     found = operator.get(url("changelist") + page.context["with_children_query"])
     assert ids_of(found) == {"billing-1", *CHILDREN[1:3]}
+    page = operator.get(url("changelist"), {"workflow": "tests.bill", "state": "completed"})
+    assert ids_of(page) == set()
+    assert "2 children match and are not listed." in text_of(page)
 
 
 def test_failed_roots_are_listed_behind_any_number_of_failed_children(
@@ -124,26 +123,20 @@ def test_a_pruned_parent_leaves_failed_roots(family: Stage) -> None:
     assert set(Failure.objects.values_list("run", "parent")) == {(child, None) for child in CHILDREN[1:3]}
 
 
-def test_where_only_children_match_the_page_says_so(family: Stage, operator: Client) -> None:
-    page = operator.get(url("changelist"), {"workflow": "tests.bill", "state": "completed"})
-    assert ids_of(page) == set()
-    assert "2 children match and are not listed." in text_of(page)
-
-
 def test_without_children_nothing_is_said_of_them(stage: Stage, operator: Client) -> None:
     stage.start(flows.quick, id="alone")
     assert "List them too" not in text_of(operator.get(url("changelist")))
     assert "children" not in text_of(operator.get(url("overview")))
+    page = operator.get(url("change", "alone"))
+    assert "durable-family" not in text_of(page)
+    assert "children" not in [part.name for part in page.context["parts"]]
 
 
-@pytest.mark.parametrize("query", ["?q=billing-1:bill 1", "?attention=1", "?place=charge"])
-def test_what_looks_for_trouble_or_names_a_run_finds_children(family: Stage, operator: Client, query: str) -> None:
-    assert CHILDREN[1] in ids_of(operator.get(url("changelist") + query))
-
-
-def test_the_list_of_a_cause_has_its_children(family: Stage, operator: Client) -> None:
+def test_what_looks_for_trouble_or_names_a_run_finds_children(family: Stage, operator: Client) -> None:
+    for query in ("?q=billing-1:bill 1", "?attention=1", "?place=charge"):
+        assert CHILDREN[1] in listed(operator, query), query
     cause = Failure.objects.select_related("cause").get(run=CHILDREN[1]).cause
-    assert ids_of(operator.get(url("changelist"), {"cause": cause.fingerprint})) == set(CHILDREN[1:3])
+    assert set(listed(operator, f"?cause={cause.fingerprint}")) == set(CHILDREN[1:3])
 
 
 def test_the_counts_of_the_overview_lead_to_lists_with_as_many_runs(family: Stage, operator: Client) -> None:
@@ -171,15 +164,13 @@ def test_a_run_that_a_step_has_started_is_a_root(stage: Stage) -> None:
 
 
 def test_the_command_line_lists_roots_or_everyone(family: Stage) -> None:
-    def listed(*options: str) -> set[str]:
-        out = io.StringIO()
-        call_command("durable", "list", "-o", "json", *options, stdout=out)
-        return {json.loads(line)["id"] for line in out.getvalue().splitlines()}
+    def found(*options: str) -> set[str]:
+        return {json.loads(line)["id"] for line in printed("list", "-o", "json", *options).splitlines()}
 
-    assert listed() == {"alone", "billing-1"}
-    assert listed("--children") == {"alone", "billing-1", *CHILDREN}
-    assert listed("--state", "failed") == {"billing-1"}
-    assert CHILDREN[1] in listed("--attention")
+    assert found() == {"alone", "billing-1"}
+    assert found("--children") == {"alone", "billing-1", *CHILDREN}
+    assert found("--state", "failed") == {"billing-1"}
+    assert CHILDREN[1] in found("--attention")
 
 
 # -- a run's page
@@ -206,12 +197,6 @@ def test_the_numbers_that_children_take_are_no_pruned_records(family: Stage) -> 
     assert progress_of(Run.objects.get(pk="billing-1")).is_pruned
 
 
-def test_a_run_without_children_says_nothing_of_them(family: Stage, operator: Client) -> None:
-    page = operator.get(url("change", "alone"))
-    assert "durable-family" not in text_of(page)
-    assert "children" not in [part.name for part in page.context["parts"]]
-
-
 def test_the_page_of_a_child_has_the_chain_up_to_the_root(family: Stage, operator: Client) -> None:
     Run.objects.filter(pk="alone").update(parent_id=CHILDREN[0])
     page = operator.get(url("change", "alone"))
@@ -219,21 +204,19 @@ def test_the_page_of_a_child_has_the_chain_up_to_the_root(family: Stage, operato
     assert f'href="{url("change", "billing-1")}"' in text_of(page)
 
 
-def test_children_are_listed_page_by_page_by_state_and_group(
-    family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_children_are_listed_page_by_page_by_state_and_group(family: Stage, operator: Client) -> None:
     Child.objects.filter(run__in=CHILDREN[2:]).update(group="bills")
 
-    def listed(query: str) -> tuple[list[str], str]:
-        page = operator.get(url("change", "billing-1") + query)
-        text_of(page)
-        return [line["row"].run.id for line in page.context["child_rows"]], page.context["next_children"]
-
-    assert listed("?part=children") == (CHILDREN, "")
-    assert listed("?part=children&state=failed") == (CHILDREN[1:3], "")
-    assert listed("?part=children&group=bills") == (CHILDREN[2:], "")
-    assert listed("?part=children&group=bills&state=completed") == (CHILDREN[3:], "")
-    assert listed("?part=children&state=odd&group=%00") == (CHILDREN, "")
+    for query, children in {
+        "": CHILDREN,
+        "&state=failed": CHILDREN[1:3],
+        "&group=bills": CHILDREN[2:],
+        "&group=bills&state=completed": CHILDREN[3:],
+        "&state=odd&group=%00": CHILDREN,
+    }.items():
+        page = operator.get(f"{url('change', 'billing-1')}?part=children{query}")
+        shown = [line["row"].run.id for line in page.context["child_rows"]]
+        assert (shown, page.context["next_children"]) == (children, ""), query
     assert [(g["name"], g["total"]) for g in operator.get(url("change", "billing-1")).context["child_groups"]] == [
         ("", "2"),
         ("bills", "2"),
@@ -293,7 +276,7 @@ def test_the_pages_of_each_surface_and_a_bulk_go_on_behind_the_last_child(
         query = page.context["next_children"]
     assert seen == with_ties
     monkeypatch.setattr(list_command, "MOST_LISTED", 2)
-    assert told("children", "billing-1", "-o", "ids").split("\n")[:-1] == with_ties
+    assert printed("children", "billing-1", "-o", "ids").split("\n")[:-1] == with_ties
     failed = FailedChildren("billing-1")
     cursor, chosen = None, list[str]()
     while True:
@@ -317,10 +300,8 @@ def test_the_live_part_changes_with_a_child(family: Stage, operator: Client) -> 
 # -- Recover the failed children
 
 
-def test_failed_children_and_then_their_parent_are_recovered_as_one_bulk(
-    family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", False)
+def test_failed_children_and_then_their_parent_are_recovered_as_one_bulk(family: Stage, operator: Client) -> None:
+    flows.SWITCH["broken"] = False
     page = operator.get(operator.get(url("change", "billing-1")).context["recover_children_url"])
     assert "Recover <strong>3</strong> runs: the failed children of billing-1 first" in text_of(page)
     assert page.context["eligibility"].left_alone == (("completed", 2),)
@@ -339,10 +320,8 @@ def test_failed_children_and_then_their_parent_are_recovered_as_one_bulk(
     )
 
 
-def test_a_parent_says_what_was_recovered_after_its_end(
-    family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", False)
+def test_a_parent_says_what_was_recovered_after_its_end(family: Stage, operator: Client) -> None:
+    flows.SWITCH["broken"] = False
     assert "recovered after" not in text_of(operator.get(url("change", "billing-1")))
     family.advance(seconds=1)
     for child in CHILDREN[1:3]:
@@ -354,10 +333,8 @@ def test_a_parent_says_what_was_recovered_after_its_end(
     assert "recovered after" not in text_of(operator.get(url("change", CHILDREN[1])))
 
 
-def test_what_was_recovered_before_the_end_is_not_said(
-    family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", False)
+def test_what_was_recovered_before_the_end_is_not_said(family: Stage, operator: Client) -> None:
+    flows.SWITCH["broken"] = False
     with acting_as(Actor("cli", label="ops"), reason="the bank is back"):
         get_run("billing-1").recover_children()
     family.advance(seconds=1)
@@ -398,36 +375,26 @@ def test_the_overview_leads_to_the_recovery_of_a_parent_with_its_children(family
 # -- the command line, and Python
 
 
-def told(*arguments: str) -> str:
-    out = io.StringIO()
-    call_command("durable", *arguments, stdout=out, stderr=out)
-    return out.getvalue()
-
-
 def test_the_command_line_lists_children_and_tells_of_families(family: Stage) -> None:
-    assert told("children", "billing-1", "-o", "ids").split("\n")[:-1] == CHILDREN
-    assert told("children", "billing-1", "-s", "failed", "-o", "ids").split("\n")[:-1] == CHILDREN[1:3]
-    first = json.loads(told("children", "billing-1", "-n", "1", "-o", "json"))
-    assert (first["run"]["id"], first["run"]["parent"], first["location"], first["group"]) == (
-        CHILDREN[0],
-        "billing-1",
-        "bill 0",
-        None,
-    )
-    assert "4: 2 completed, 2 failed" in told("children", "billing-1")
-    assert "4: 2 completed, 2 failed" in told("show", "billing-1")
-    assert json.loads(told("show", "billing-1", "-o", "json"))["children"]["states"] == {"completed": 2, "failed": 2}
-    assert json.loads(told("show", CHILDREN[0], "-o", "json"))["parents"][0]["id"] == "billing-1"
+    assert printed("children", "billing-1", "-o", "ids").split("\n")[:-1] == CHILDREN
+    assert printed("children", "billing-1", "-s", "failed", "-o", "ids").split("\n")[:-1] == CHILDREN[1:3]
+    first = json.loads(printed("children", "billing-1", "-n", "1", "-o", "json"))
+    shown = (first["run"]["id"], first["run"]["parent"], first["location"], first["group"])
+    assert shown == (CHILDREN[0], "billing-1", "bill 0", None)
+    for command in ("children", "show"):
+        assert "4: 2 completed, 2 failed" in printed(command, "billing-1")
+    assert json.loads(printed("show", "billing-1", "-o", "json"))["children"]["states"] == {"completed": 2, "failed": 2}
+    assert json.loads(printed("show", CHILDREN[0], "-o", "json"))["parents"][0]["id"] == "billing-1"
     with pytest.raises(CommandError, match='there is no run "nothing"'):
-        told("children", "nothing")
+        printed("children", "nothing")
 
 
-def test_the_command_line_recovers_failed_children(family: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", False)
+def test_the_command_line_recovers_failed_children(family: Stage) -> None:
+    flows.SWITCH["broken"] = False
     with pytest.raises(CommandError, match="goes with neither"):
-        told("recover", "--group", "bills", "a")
-    assert told("recover", "--children-of", "billing-1", "--dry-run").count("yes, it is failed") == 3
-    assert "3 recovered" in told("recover", "--children-of", "billing-1", "--reason", "the bank is back", "--yes")
+        printed("recover", "--group", "bills", "a")
+    assert printed("recover", "--children-of", "billing-1", "--dry-run").count("yes, it is failed") == 3
+    assert "3 recovered" in printed("recover", "--children-of", "billing-1", "--reason", "the bank is back", "--yes")
     rows = OperatorAction.objects.filter(action="recover").exclude(bulk_id="").order_by("id")
     assert [row.run_id for row in rows] == [*CHILDREN[1:3], "billing-1"]
     for run_id in [*CHILDREN[1:3], "billing-1"]:
@@ -435,10 +402,8 @@ def test_the_command_line_recovers_failed_children(family: Stage, monkeypatch: p
     assert Run.objects.get(pk="billing-1").state == "completed"
 
 
-def test_a_handle_recovers_failed_children_and_then_their_parent(
-    family: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", False)
+def test_a_handle_recovers_failed_children_and_then_their_parent(family: Stage) -> None:
+    flows.SWITCH["broken"] = False
     report = get_run("billing-1").recover_children()
     assert [(each.run_id, each.outcome) for each in report.results] == [
         *((child, "done") for child in CHILDREN[1:3]),
@@ -471,8 +436,8 @@ def test_a_run_links_to_the_schedule_that_has_started_it(family: Stage, operator
         schedule=schedule, number=1, moment=moment, outcome="started", run_id="alone", decided_at=moment
     )
     assert f'href="{url("schedule", "nightly")}"' in text_of(operator.get(url("change", "alone")))
-    assert "nightly" in told("show", "alone")
-    assert json.loads(told("why", "alone", "-o", "json"))["schedule"]["name"] == "nightly"
+    assert "nightly" in printed("show", "alone")
+    assert json.loads(printed("why", "alone", "-o", "json"))["schedule"]["name"] == "nightly"
 
 
 # -- what makes no sense is not offered

@@ -72,12 +72,8 @@ class TestWords:
         assert w.shortened("x" * 100, 50) == "x" * 49 + "…"
 
     def test_lists(self) -> None:
-        assert [w.either(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
-            "",
-            "a",
-            "a or b",
-            "a, b or c",
-        ]
+        told = [w.either(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])]
+        assert told == ["", "a", "a or b", "a, b or c"]
         assert w.either(list("abcdefg")).endswith("or 2 more")
 
 
@@ -140,11 +136,8 @@ class TestWhatNeedsAPerson:
         unclaimed = found["unclaimed"]
         assert unclaimed.workflows == [("tests.quick", 7), ("tests.approve", 1)]
         assert abs(unclaimed.since - due_at) < timedelta(seconds=1)
-        assert {run.id for run in list_runs(unclaimed.wanted).runs} == {
-            "another",
-            "diverging",
-            *(f"unclaimed-{number}" for number in range(7)),
-        }
+        ids = {"another", "diverging", *(f"unclaimed-{number}" for number in range(7))}
+        assert {run.id for run in list_runs(unclaimed.wanted).runs} == ids
         assert unclaimed.command == "python manage.py durable_worker"
         assert [run.id for run in list_runs(found["diverged"].wanted).runs] == ["diverging"]
 
@@ -252,10 +245,8 @@ def test_counts_stop_at_their_cap(stage: Stage, monkeypatch: pytest.MonkeyPatch)
     for number in range(4):
         stage.start(flows.quick, id=f"run-{number}")
     stage.start(flows.approve, id="waits")
-    assert {state: str(count) for state, count in count_by_state().items() if count} == {
-        "completed": "4",
-        "sleeping": "1",
-    }
+    counted = {state: str(count) for state, count in count_by_state().items() if count}
+    assert counted == {"completed": "4", "sleeping": "1"}
     monkeypatch.setattr(workflows, "STATE_CAP", 3)
     assert count_by_state()["completed"] == Count(number=3, is_capped=True)
     assert str(count_by_state()["completed"]) == "3+"
@@ -300,8 +291,8 @@ def test_deploys_and_bulks_are_marked_in_their_time(stage: Stage) -> None:
     assert [each.title for each in marks_of(last_hour_and_day(stage.now)[1])][:2] == ["old", "7f3a"]
 
 
-def test_a_verb_on_a_bulk_is_a_mark_with_words(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+def test_a_verb_on_a_bulk_is_a_mark_with_words(stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
     failed = [stage.start(flows.switched, id=name).pk for name in ("first", "second")]
     with acting_as(Actor("cli", label="ada")):
         bulk.apply("recover", failed, as_id="many", canary=bulk.Canary(first=1))
@@ -325,14 +316,12 @@ class TestTheTree:
         ]
         assert (careful.kind, [each.kind for each in careful.children]) == ("block", ["step"])
 
-    def test_a_step_whose_rollback_handler_failed_is_marked(
-        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+    def test_a_step_whose_rollback_handler_failed_is_marked(self, stage: Stage) -> None:
+        flows.SWITCH["rollback_broken"] = True
         stage.start(flows.saga, id="run")
         [kept] = history_tree(Run.objects.get(pk="run"), only_failed=True).nodes
         assert (kept.location, kept.status, kept.note) == ("charge", "completed", "compensation failed")
-        monkeypatch.setitem(flows.SWITCH, "rollback_broken", False)
+        flows.SWITCH["rollback_broken"] = False
         get_run("run").recover()
         stage.settle("run")
         assert [node.note for node in history_tree(Run.objects.get(pk="run")).nodes] == ["", ""]

@@ -32,6 +32,7 @@ from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
 from tests.api.conftest import ALL, MakeApi, make_api  # noqa: F401  # a fixture
+from tests.support import worker_rows
 
 pytestmark = pytest.mark.django_db
 
@@ -82,10 +83,8 @@ def test_a_stopped_run_is_said_to_be_one(stage: Stage) -> None:
     run = stopped(stage)
     for said in (explain(run, stage.now), explain_fully(run, stage.now)):
         assert said.headline.startswith("Stopped by a mistake in the code: KeyError: 'missing' (tests.admin.flows.")
-        assert (
-            said.detail
-            == "Nothing was undone because of it. Fix the code, deploy it, then recover the run: it goes on where it was"
-        )
+        advice = "Fix the code, deploy it, then recover the run: it goes on where it was"
+        assert said.detail == f"Nothing was undone because of it. {advice}"
         assert said.remedies[0] == "recover"
     assert kinds(stage)["mistake"].runs == [("mistaken", "tests.mistaken")]
     assert "failed" not in kinds(stage)
@@ -179,9 +178,9 @@ def test_its_reason_is_shown(stage: Stage, operator: Client) -> None:
     detail = read_entry_detail(run, "compensate~0", with_payloads=False)
     assert detail is not None
     assert list(detail.facts) == [("reason", "rejected by the shopkeeper"), ("handlers", "1")]
-    page = operator.get(reverse("admin:durable_run_change", args=["undone"])).content.decode()
+    page = operator.get(url("change", "undone")).content.decode()
     assert "compensate 1" in page
-    step = reverse("admin:durable_run_step", args=["undone"])
+    step = url("step", "undone")
     assert f'{step}?at=compensate~0"' in page
     assert "rejected by the shopkeeper" in operator.get(step, {"at": "compensate~0"}).content.decode()
     assert "compensate~0" in command("show", "undone")
@@ -220,16 +219,8 @@ def _old_code() -> None:
 
 
 def a_worker(stage: Stage, build: str, *, began: timedelta = timedelta(hours=-1)) -> None:
-    WorkerProcess.objects.create(
-        name=f"web-1:7:{build}",
-        host="web-1",
-        pid=7,
-        queues=["default"],
-        slots=1,
-        build=build,
-        last_seen_at=stage.now,
-        started_at=stage.now + began,
-    )
+    times = {"last_seen_at": stage.now, "started_at": stage.now + began}
+    worker_rows.a_worker(f"web-1:7:{build}", queues=["default"], build=build, **times)
 
 
 def buttons(client: Client, run_id: str) -> list[str]:
@@ -304,10 +295,7 @@ def test_its_cause_offers_a_check_and_no_recovery_by_the_same_build(stage: Stage
     assert "Recover this run" in row()
 
 
-def test_a_run_that_fails_otherwise_is_recovered_as_ever(
-    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+def test_a_run_that_fails_otherwise_is_recovered_as_ever(stage: Stage, operator: Client) -> None:
     stage.start(flows.switched, 1, id="failed")
     a_worker(stage, "b2")
     Failure.objects.update(build="b2")

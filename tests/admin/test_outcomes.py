@@ -84,11 +84,8 @@ class TestAFailedJoin:
         assert detail is not None
         assert detail.status == "failed"
         first, second = detail.branches[:2]
-        assert (first.name, first.status, first.location) == (
-            "image 28",
-            "failed",
-            "images/image 28/sides/front/watermark",
-        )
+        place = "images/image 28/sides/front/watermark"
+        assert (first.name, first.status, first.location) == ("image 28", "failed", place)
         assert first.error is not None
         assert "no such image" in first.error.message
         assert (second.name, second.status, second.error) == ("image 0", "completed", None)
@@ -110,8 +107,7 @@ class TestAFailedJoin:
 
 
 class TestTheBranchThatFailedFirst:
-    def test_it_is_named_with_its_step(self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(flows.SWITCH, "broken", True)
+    def test_it_is_named_with_its_step(self, stage: Stage, operator: Client) -> None:
         error = stage.start(flows.parcels, id="run").error
         assert error is not None
         assert error.origin is not None
@@ -132,8 +128,7 @@ class TestTheBranchThatFailedFirst:
         assert found.text == 'Branch "label" of "ship" failed (1 of 2 branches failed)'
         assert found.location == ""
 
-    def test_a_run_that_failed_in_no_branch_has_none(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(flows.SWITCH, "broken", True)
+    def test_a_run_that_failed_in_no_branch_has_none(self, stage: Stage) -> None:
         assert first_failed_branch(stage.start(flows.switched, id="run")) is None
         assert first_failed_branch(stage.start(flows.quick, id="quick")) is None
 
@@ -177,9 +172,8 @@ class TestARecovery:
         [charge] = [each.left for each in compared.rows if each.location == "charge"]
         assert charge is not None
         assert (charge.is_given, charge.took) == (True, None)
-        assert (
-            "1 h" not in text_of(operator.get(url("compare", "again"), {"with": "run"})).partition("by hand")[0][-300:]
-        )
+        shown = text_of(operator.get(url("compare", "again"), {"with": "run"}))
+        assert "1 h" not in shown.partition("by hand")[0][-300:]
 
     @pytest.mark.parametrize(
         ("workflow", "argument", "why"),
@@ -234,23 +228,19 @@ class TestACompensation:
         stage.settle("cancelled")
         found = list_runs(RunCriteria(is_undone=True)).runs
         assert {run.id for run in found} == {"undone", "cancelled"}
-        assert [run.id for run in list_runs(RunCriteria(is_undone=True, states=frozenset({"failed"}))).runs] == [
-            "undone"
-        ]
+        failed = list_runs(RunCriteria(is_undone=True, states=frozenset({"failed"}))).runs
+        assert [run.id for run in failed] == ["undone"]
         page = text_of(operator.get(url("changelist"), {"undone": "1"}))
         assert "Choose run undone" in page
         assert "Choose run failed" not in page
 
-    def test_a_stuck_one_leads_to_its_step_and_tells_the_handlers_error(
-        self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+    def test_a_stuck_one_leads_to_its_step_and_tells_the_handlers_error(self, stage: Stage, operator: Client) -> None:
+        flows.SWITCH["rollback_broken"] = True
         run = stage.start(flows.saga, id="stuck")
         said = explain_fully(run, stage.now)
         assert said.location == "charge"
-        error = (
-            text_of(operator.get(url("change", "stuck"))).partition('aria-label="Error"')[2].partition("</section>")[0]
-        )
+        page = text_of(operator.get(url("change", "stuck")))
+        error = page.partition('aria-label="Error"')[2].partition("</section>")[0]
         assert "the bank is closed" in error
         drawn = build_timeline(run, stage.now)
         assert "charge" in [row.location for row in drawn.failed]
@@ -258,16 +248,15 @@ class TestACompensation:
         assert (row.is_stuck, row.note, row.status) == (True, "compensation failed", "completed")
         assert "in refund" in error  # the handler's traceback
         assert "out of stock" in error
-        [row] = [row for row in build_timeline(run, stage.now).rows if row.location == "charge"]
         assert [span.kind for span in row.spans] == ["attempt", "rollback failed"]
         step = text_of(operator.get(url("step", "stuck"), {"at": "charge"}))
         assert "Its rollback handler failed." in step
         assert 'class="durable-card durable-headline durable-failed"' in step
 
     def test_failed_attempts_have_the_handler(
-        self, stage: Stage, operator: Client, log_in: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+        self, stage: Stage, operator: Client, log_in: Callable[..., Client]
     ) -> None:
-        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+        flows.SWITCH["rollback_broken"] = True
         stage.start(flows.saga, id="stuck")
         address = f"{url('change', 'stuck')}?part=attempts"
         shown = text_of(operator.get(address))
@@ -279,10 +268,8 @@ class TestACompensation:
         stage.start(flows.approve, id="healthy")
         assert "No attempt has failed" in text_of(operator.get(f"{url('change', 'healthy')}?part=attempts"))
 
-    def test_the_failure_that_it_undoes_is_told_as_elsewhere(
-        self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+    def test_the_failure_that_it_undoes_is_told_as_elsewhere(self, stage: Stage, operator: Client) -> None:
+        flows.SWITCH["rollback_broken"] = True
         run = stage.start(flows.saga_of_steps, id="stuck")
         said = explain_fully(run, stage.now).detail
         assert said.startswith(
@@ -292,8 +279,8 @@ class TestACompensation:
         said = explain_fully(Run.objects.get(pk="stuck"), stage.now).detail
         assert said == 'Because it failed at "charge": GatewayTimeout: no answer for 1'
 
-    def test_one_of_the_codes_own_too(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+    def test_one_of_the_codes_own_too(self, stage: Stage) -> None:
+        flows.SWITCH["rollback_broken"] = True
         run = stage.start(flows.undoing, id="stuck")
         assert run.state == "failed"
         assert explain_fully(run, stage.now).location == "charge"
@@ -394,7 +381,6 @@ def test_lists_name_the_step_that_made_a_join_fail(
     stage: Stage, operator: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As the run's page does, which reads the joins; a list reads the causes of its runs, with one statement."""
-    flows.SWITCH["broken"] = True
     stage.start(flows.album, id="album")
     stage.start(flows.parcels, id="parcels")
     pages = [url("changelist"), url("cause", Failure.objects.get(run="album").cause.fingerprint), "/api/runs"]
@@ -406,7 +392,6 @@ def test_lists_name_the_step_that_made_a_join_fail(
 
 
 def test_a_list_without_failed_joins_asks_for_no_causes(stage: Stage, operator: Client) -> None:
-    flows.SWITCH["broken"] = True
     stage.start(flows.switched, 1, id="run")
     with CaptureQueriesContext(connection) as queries:
         assert 'Failed at "charge"' in unescape(operator.get(url("changelist")).content.decode())

@@ -23,7 +23,7 @@ from durable.models import Entry, Run
 from durable.notifier import notify
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.pages import text_of, url
+from tests.admin.pages import rows_of, text_of, url
 
 pytestmark = pytest.mark.django_db
 
@@ -32,11 +32,8 @@ LogIn = Callable[..., Client]
 HOSTILE = '<script>alert("x")</script>&amp;\'"{{ run }}'
 
 
-ALL_PAGES = ["changelist", "overview", "change", "live", "step", "export", "send", "replay", "act"]
-
-
 def address(name: str) -> str:
-    if name in {"changelist", "overview"}:
+    if name == "changelist":
         return url(name)
     if name == "act":
         return url(name, "run", "cancel")
@@ -47,13 +44,6 @@ def address(name: str) -> str:
 def failed(stage: Stage) -> Run:
     flows.SWITCH["broken"] = True
     return stage.start(flows.switched, HOSTILE, id="run")
-
-
-@pytest.mark.parametrize("name", [name for name in ALL_PAGES if name != "overview"])
-def test_a_user_with_all_permissions_sees_each_page(failed: Run, operator: Client, name: str) -> None:
-    response = operator.get(address(name))
-    assert response.status_code == 200, response.content.decode()[:3000]
-    assert "Content-Security-Policy" in response
 
 
 def test_a_page_that_takes_seconds_finds_the_time_in_its_sentence(stage: Stage, failed: Run, operator: Client) -> None:
@@ -92,15 +82,11 @@ def test_without_the_permission_there_are_no_payloads(stage: Stage, log_in: LogI
     assert all("arguments" not in entry for entry in exported["entries"])
 
 
-def test_what_is_not_there_is_said_in_words(failed: Run, operator: Client) -> None:
+def test_a_failed_step_is_offered_for_a_replay_and_what_is_not_there_is_said(failed: Run, operator: Client) -> None:
     assert "It may have been pruned" in text_of(operator.get(url("change", "nobody")), 404)
     assert "has no entry" in text_of(operator.get(url("step", "run"), {"at": "nowhere"}), 404)
     assert "There is no verb" in text_of(operator.get(url("act", "run", "explode")), 404)
-
-
-def test_a_failed_step_is_offered_for_a_replay(failed: Run, operator: Client) -> None:
-    body = text_of(operator.get(url("change", "run")))
-    assert f'href="{url("replay", "run")}?at=charge"' in body
+    assert f'href="{url("replay", "run")}?at=charge"' in text_of(operator.get(url("change", "run")))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +102,9 @@ def test_hostile_text_is_shown_as_text(failed: Run, operator: Client) -> None:
     get_run("run").send(f"q{HOSTILE}", {HOSTILE: HOSTILE})
     get_run("run").cancel(reason=HOSTILE)
     for name in ("changelist", "change", "step", "send", "replay", "act"):
-        body = text_of(operator.get(address(name)))
+        page = operator.get(address(name))
+        assert "Content-Security-Policy" in page
+        body = text_of(page)
         assert "<script>alert" not in body
         assert "&lt;script&gt;" in body or name in {"changelist", "send", "replay", "act"}
 
@@ -144,13 +132,9 @@ def test_an_id_of_odd_characters_has_pages(stage: Stage, operator: Client) -> No
 @pytest.mark.slow
 def test_text_that_cannot_be_written_is_shown_by_its_number(stage: Stage, operator: Client) -> None:
     stage.start(flows.odd, id="odd")
-    for name in ("changelist", "change", "live", "send", "act"):
-        assert (
-            operator.get(
-                url(name, *([] if name == "changelist" else ["odd"]), *(["wake"] if name == "act" else []))
-            ).status_code
-            == 200
-        )
+    of_run = [url(name, "odd") for name in ("change", "live", "send")]
+    for address in (url("changelist"), *of_run, url("act", "odd", "wake")):
+        text_of(operator.get(address))
     for node in operator.get(url("change", "odd"), {"part": "history"}).context["tree"].nodes:
         assert "ud8" in text_of(operator.get(f"{url('step', 'odd')}", {"at": node.location}))
         assert operator.get(f"{url('replay', 'odd')}", {"at": node.location}).status_code == 200
@@ -159,15 +143,9 @@ def test_text_that_cannot_be_written_is_shown_by_its_number(stage: Stage, operat
     for address in (url("changelist"), url("change", "odd"), url("export", "odd"), url("overview")):
         assert "ud800" in text_of(operator.get(address))
     assert operator.get("/admin/durable/").status_code == 200
-    for nonsense in (
-        {"q": "\x00"},
-        {"workflow": "\x00\ud800"},
-        {"after": "\x00"},
-        {"start": "-1"},
-        {"created_from": "soon"},
-    ):
-        query = {name: value.encode("utf-8", "surrogatepass") for name, value in nonsense.items()}
-        assert operator.get(url("changelist"), query).status_code == 200
+    nonsense = {"q": "\x00", "workflow": "\x00\ud800", "after": "\x00", "start": "-1", "created_from": "soon"}
+    for name, value in nonsense.items():
+        assert operator.get(url("changelist"), {name: value.encode("utf-8", "surrogatepass")}).status_code == 200
     assert operator.get(f"{url('step', 'odd')}", {"at": b"\x00\xff"}).status_code == 404
     assert operator.get(url("change", "no\x00body")).status_code == 404
 
@@ -179,8 +157,7 @@ def test_the_list_finds_by_id_by_its_beginning_and_by_error(stage: Stage, operat
     stage.start(flows.switched, id="other")
 
     def found(**query: str) -> list[str]:
-        response = operator.get(url("changelist"), query)
-        return [row.run.id for row in response.context["rows"]]
+        return rows_of(operator.get(url("changelist"), query))
 
     assert found(q="order-22") == ["order-22"]
     assert found(q="order-") == ["order-1", "order-22"]
@@ -208,10 +185,8 @@ def test_the_run_page_tells_what_it_waits_for(stage: Stage, operator: Client) ->
     assert "python manage.py durable send waits approved -<" in body
 
 
-def test_the_timeline_is_a_table_that_tells_what_happened_in_its_order(
-    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+def test_the_timeline_is_a_table_that_tells_what_happened_in_its_order(stage: Stage, operator: Client) -> None:
+    flows.SWITCH["broken"] = True
     stage.start(flows.stubborn, id="run")
     table = text_of(operator.get(url("change", "run"))).partition('id="timeline-table"')[2].partition("</table>")[0]
     [before, charge] = table.split('<tr role="row" id=')[1:]
@@ -219,10 +194,8 @@ def test_the_timeline_is_a_table_that_tells_what_happened_in_its_order(
     assert charge.index("failed attempt") < charge.index("backoff")
 
 
-def test_a_folded_row_of_the_timeline_has_an_address_that_opens_it(
-    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+def test_a_folded_row_of_the_timeline_has_an_address_that_opens_it(stage: Stage, operator: Client) -> None:
+    flows.SWITCH["broken"] = True
     stage.start(flows.album, id="run")
     folded = text_of(operator.get(url("change", "run")))
     assert "\N{MULTIPLICATION SIGN} 30" in folded
@@ -323,10 +296,8 @@ def test_a_grave_verb_is_never_the_first_of_a_run(stage: Stage, operator: Client
     assert [button.name for button in page.context["buttons"] if button.is_first and button.is_grave] == []
 
 
-def test_a_sentence_that_is_cut_has_no_full_stop(
-    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+def test_a_sentence_that_is_cut_has_no_full_stop(stage: Stage, operator: Client) -> None:
+    flows.SWITCH["broken"] = True
     stage.start(flows.approve, id="run-1")
     stage.start(flows.switched, "x " * 400, id="run-2")
     uncut, cut = (re.findall("<h1.*</h1>", text_of(operator.get(url("change", run))))[-1] for run in ("run-1", "run-2"))

@@ -7,7 +7,6 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
@@ -23,7 +22,7 @@ from durable.operations.prune import prune
 from durable.retention import Policy
 from durable.store import store_for
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
-from tests.admin.pages import url
+from tests.admin.pages import log_url, url
 from tests.support.plans import blocks, most_read, read, scans, sifted, sorts
 from tests.support.worker_rows import a_worker
 
@@ -227,7 +226,7 @@ def test_the_audit_log_is_looked_through_no_further_than_its_window(
     crowd: None, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_log, "_WINDOW", 500)
-    log = reverse("admin:durable_operatoraction_changelist")
+    log = log_url()
     found = {"": True, f"?q={LONG}": True, "?q=run-0003": True, "?q=run-0001": False, "?outcome=denied": False}
     for query, is_found in found.items():
         with CaptureQueriesContext(connection) as queries:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from html import unescape
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
 from django.utils import timezone
 
 from durable import Context, workflow
 from durable.core.limits.rates import counted, nanoseconds
 from durable.models import RateKey
 from tests.admin.conftest import Stage
-from tests.admin.pages import hidden, text_of, url
+from tests.admin.pages import confirm, log_url, read, statements, text_of, url
 
 pytestmark = [pytest.mark.django_db]
 TENANT = "<b>acme</b> 🎉"
@@ -74,7 +70,7 @@ def test_the_command_of_a_verb_names_the_key(log_in: Callable[..., Client]) -> N
         ("close", "close-limit openai '10 minutes' --key acme"),
         ("open", "open-limit openai --key acme"),
     ):
-        page = unescape(text_of(client.get(url("limit_act", "openai", verb) + "?key=acme")))
+        page = read(client, url("limit_act", "openai", verb) + "?key=acme")
         assert f"python manage.py durable {expected}" in page
     assert "--key" not in text_of(client.get(url("limit_act", "openai", "set-rate") + "?key=acme"))
 
@@ -83,33 +79,27 @@ def test_an_operator_sets_a_rate_and_takes_it_back(log_in: Callable[..., Client]
     client = log_in("view_run", "change_limit")
     address = url("limit_act", "openai", "set-rate")
     assert address in text_of(client.get(url("limit", "openai")))
-    form = hidden(client.get(address))
     given = {"rate": "2/hour", "burst": "1", "reason": "they bought more"}
-    assert "The rate is set." in text_of(client.post(address, {**form, **given}, follow=True))
+    assert "The rate is set." in text_of(confirm(client, address, given, follow=True))
     assert "An operator has set this rate" in text_of(client.get(url("limit", "openai")))
-    wrong = {**hidden(client.get(address)), "rate": "often", "burst": "1"}
-    assert "please correct" in text_of(client.post(address, wrong), 422)
+    assert "please correct" in text_of(confirm(client, address, {**given, "rate": "often"}), 422)
     back = url("limit_act", "openai", "take-back-rate")
-    assert "that the code says." in text_of(client.post(back, hidden(client.get(back)), follow=True))
+    assert "that the code says." in text_of(confirm(client, back, follow=True))
 
 
 def test_an_operator_closes_and_opens(log_in: Callable[..., Client]) -> None:
     client = log_in("view_run", "change_limit")
     address = url("limit_act", "openai", "close")
     given = {"duration": "10 minutes", "key": "", "reason": "they are down"}
-    assert "The limit is closed." in text_of(
-        client.post(address, {**hidden(client.get(address)), **given}, follow=True)
-    )
+    assert "The limit is closed." in text_of(confirm(client, address, given, follow=True))
     page = text_of(client.get(url("limits")))
     assert "closed" in page
     assert "they are down" in page
     assert "they are down" in text_of(client.get(url("change", "third")))
     back = url("limit_act", "openai", "open")
-    form = hidden(client.get(back))
-    assert "The limit is open." in text_of(client.post(back, {**form, "key": ""}, follow=True))
+    assert "The limit is open." in text_of(confirm(client, back, key="", follow=True))
     assert "they are down" not in text_of(client.get(url("limits")))
-    wrong = {**hidden(client.get(address)), "duration": "soon", "key": ""}
-    assert "please correct" in text_of(client.post(address, wrong), 422)
+    assert "please correct" in text_of(confirm(client, address, duration="soon", key=""), 422)
 
 
 def test_a_key_that_no_page_lists_is_opened_too(log_in: Callable[..., Client]) -> None:
@@ -120,17 +110,14 @@ def test_a_key_that_no_page_lists_is_opened_too(log_in: Callable[..., Client]) -
     client = log_in("view_run", "change_limit")
     assert "k149" not in text_of(client.get(url("limit", "openai")))
     address = url("limit_act", "openai", "open") + "?key=k149"
-    answer = client.post(address, {**hidden(client.get(address)), "key": "k149"}, follow=True)
-    assert "The limit is open." in text_of(answer)
+    assert "The limit is open." in text_of(confirm(client, address, key="k149", follow=True))
     assert RateKey.objects.filter(closed_until__isnull=True, key="k149").exists()
-    log = text_of(client.get(reverse("admin:durable_operatoraction_changelist")))
-    assert f'limit <a href="{url("limit", "openai")}"><bdi>openai</bdi></a>' in log
+    assert f'limit <a href="{url("limit", "openai")}"><bdi>openai</bdi></a>' in text_of(client.get(log_url()))
 
 
 def test_the_form_of_a_verb_reads_no_key_that_it_does_not_show(log_in: Callable[..., Client]) -> None:
     client = log_in("view_run", "change_limit")
     for verb, most in (("set-rate", 1), ("open", 2)):  # whether all keys are closed, and the key of the address
-        with CaptureQueriesContext(connection) as queries:
-            assert client.get(url("limit_act", "openai", verb)).status_code == 200
-        assert not any('"durable_reservation"' in each["sql"] for each in queries)
-        assert sum('"durable_ratekey"' in each["sql"] for each in queries) <= most
+        made = statements(client, url("limit_act", "openai", verb))
+        assert not any('"durable_reservation"' in each for each in made)
+        assert sum('"durable_ratekey"' in each for each in made) <= most

@@ -26,7 +26,7 @@ from durable.models import Entry, EntryMetadata, Hold, Run
 from durable.operations.bulk import eligible
 from durable.operations.holds import hold_starts
 from tests.admin.conftest import OPERATOR, Stage
-from tests.admin.pages import hidden, text_of, url
+from tests.admin.pages import confirm, text_of, url
 from tests.renames.conftest import apply, no_names_left
 from tests.support.rollups import settle
 from tests.support.runs import NOW, stored_runs
@@ -73,15 +73,10 @@ def test_the_page_of_either_name_is_one_page(operator: Client, stage: Stage, cod
         stored_runs(3, "completed", name, minutes=minutes)
         stored_runs(2, "failed", name, minutes=minutes)
         stored_runs(1, "paused", name, minutes=minutes)
-        entry = Entry.objects.create(
-            run=Run.objects.filter(workflow=name, state="completed")[0],
-            location="charge",
-            kind="step",
-            ordinal=0,
-        )
-        EntryMetadata.objects.create(
-            entry=entry, status="completed", attempts=1, created_at=NOW, last_attempt_at=NOW, completed_at=NOW
-        )
+        run = Run.objects.filter(workflow=name, state="completed")[0]
+        entry = Entry.objects.create(run=run, location="charge", kind="step", ordinal=0)
+        times = {"created_at": NOW, "last_attempt_at": NOW, "completed_at": NOW}
+        EntryMetadata.objects.create(entry=entry, status="completed", attempts=1, **times)
     settle(stage.now)
     shown = operator.get(url("workflow", asked))
     page, found = unescape(text_of(shown)), shown.context
@@ -129,12 +124,10 @@ def test_the_overview_tells_of_a_hold_once(operator: Client, stage: Stage, code:
 def test_one_is_started_held_and_released_by_either_name(log_in: Any, stage: Stage, code: str, asked: str) -> None:
     client = log_in(*OPERATOR, "hold_workflow")
     for verb, is_held in (("hold", True), ("release", False)):
-        address = url("workflow_hold", asked, verb)
-        text_of(client.post(address, {**hidden(client.get(address)), "reason": "bank"}, follow=True))
+        text_of(confirm(client, url("workflow_hold", asked, verb), reason="bank", follow=True))
         assert [find_hold(HoldKind.WORKFLOW, each) is not None for each in (OLD, NEW)] == [is_held, is_held]
-    address = url("workflow_start", asked)
-    form = {**hidden(client.get(address)), "arguments": "[7]", "run_id": "order-7"}
-    assert "It is started." in text_of(client.post(address, form, follow=True))
+    started = confirm(client, url("workflow_start", asked), arguments="[7]", run_id="order-7", follow=True)
+    assert "It is started." in text_of(started)
     assert Run.objects.get().workflow == code
 
 

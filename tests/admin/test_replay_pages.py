@@ -17,7 +17,7 @@ from durable.models import Failure, OperatorAction, Run
 from durable.operations import eligibility
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
-from tests.admin.pages import hidden, text_of, url
+from tests.admin.pages import confirm, hidden, text_of, url
 
 pytestmark = pytest.mark.django_db
 
@@ -74,8 +74,8 @@ def test_an_output_is_given(stage: Stage, boss: Client, in_place: bool) -> None:
 )
 def test_a_mistake_gives_nothing(stage: Stage, boss: Client, given: dict[str, str], problem: str) -> None:
     failed(stage)
-    fields = {**hidden(boss.get(giving())), "output": "1", "reason": "known", **given}
-    assert problem in text_of(boss.post(giving(), fields), 422)
+    answer = confirm(boss, giving(), {"output": "1", "reason": "known", **given})
+    assert problem in text_of(answer, 422)
     assert Run.objects.count() == 1
 
 
@@ -93,19 +93,16 @@ def test_a_step_that_would_be_undone_is_refused(stage: Stage, boss: Client) -> N
     assert "has a rollback handler" in text_of(boss.get(giving("saga", "charge")))
 
 
-def test_the_replay_page_leads_there_for_those_who_may(stage: Stage, log_in: LogIn) -> None:
+def test_the_replay_page_leads_there_and_says_why_no_argument_can_be_edited(stage: Stage, log_in: LogIn) -> None:
     failed(stage)
     replay = f"{url('replay', 'run')}?at=charge"
-    assert url("give_output", "run") in text_of(log_in(*ALL).get(replay))
-    assert url("give_output", "run") not in text_of(log_in(*OPERATOR, name="olga").get(replay))
-
-
-def test_the_replay_page_says_why_no_argument_can_be_edited(stage: Stage, boss: Client) -> None:
-    failed(stage)
     words = "they cannot be edited here. To change them, change the code, the input of the run"
-    shown = text_of(boss.get(url("replay", "run") + "?at=charge"))
+    boss = log_in(*ALL)
+    shown = text_of(boss.get(replay))
+    assert url("give_output", "run") in shown
     assert words in shown
     assert words not in text_of(boss.get(giving()))
+    assert url("give_output", "run") not in text_of(log_in(*OPERATOR, name="olga").get(replay))
 
 
 def test_the_plan_names_places_in_words(stage: Stage, boss: Client) -> None:
@@ -128,8 +125,8 @@ def test_a_run_starts_again_with_another_input(stage: Stage, boss: Client) -> No
     stage.start(flows.quick, 7, id="run")
     asked = boss.get(editing())
     assert "&quot;value&quot;: 7" in text_of(asked)
-    done = boss.post(editing(), {**hidden(asked), "values": '{"value": {"amount": 9}}', "reason": "typing error"})
-    again = boss.post(editing(), {**hidden(asked), "values": '{"value": {"amount": 9}}', "reason": "typing error"})
+    given = {**hidden(asked), "values": '{"value": {"amount": 9}}', "reason": "typing error"}
+    done, again = boss.post(editing(), given), boss.post(editing(), given)
     assert done["Location"] == again["Location"]
     [new] = Run.objects.exclude(pk="run")
     stage.settle(new.id)
@@ -150,8 +147,7 @@ def test_a_run_starts_again_with_another_input(stage: Stage, boss: Client) -> No
 )
 def test_an_input_that_does_not_fit_starts_nothing(stage: Stage, boss: Client, values: str, problem: str) -> None:
     stage.start(flows.quick, 7, id="run")
-    fields = {**hidden(boss.get(editing())), "values": values}
-    assert problem in text_of(boss.post(editing(), fields), 422)
+    assert problem in text_of(confirm(boss, editing(), values=values), 422)
     assert Run.objects.count() == 1
 
 
@@ -189,9 +185,7 @@ def test_a_bulk_of_durable_itself_is_not_started_with_another_order(stage: Stage
 
     run_id = bulk.apply("pause", ["nowhere"], in_background=True).run_id
     assert run_id is not None
-    asked = boss.get(editing(run_id))
-    fields = {**hidden(asked), "values": '{"order": {"verb": "cancel"}}'}
-    assert boss.post(editing(run_id), fields).status_code == 422
+    assert confirm(boss, editing(run_id), values='{"order": {"verb": "cancel"}}').status_code == 422
     assert Run.objects.count() == 1
 
 
@@ -200,8 +194,7 @@ def test_a_bulk_of_durable_itself_is_not_started_with_another_order(stage: Stage
 
 def test_a_run_and_its_replay_are_compared(stage: Stage, boss: Client, log_in: LogIn) -> None:
     failed(stage)
-    fields = {**hidden(boss.get(giving())), "output": '"paid"', "reason": "known"}
-    boss.post(giving(), fields)
+    confirm(boss, giving(), output='"paid"', reason="known")
     [new] = Run.objects.exclude(pk="run")
     stage.settle(new.id)
     related = boss.get(f"{url('change', new.id)}?part=related")
@@ -298,9 +291,9 @@ EVERY_FAILURE = {"verb": "replay", "all": "on", "filter": "?workflow=tests.stopp
 
 
 @pytest.fixture
-def failures(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def failures(stage: Stage) -> Stage:
     """Runs "one" and "two", which have failed in maps of four children each, and "plain", which has none."""
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    flows.SWITCH["broken"] = True
     for run_id in ("one", "two"):
         stage.start(flows.stopping, 4, id=run_id)
         for number in range(3):
@@ -309,7 +302,7 @@ def failures(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
                 break
         assert stage.settle(run_id).state == "failed"
     assert stage.start(flows.switched, id="plain").state == "failed"
-    monkeypatch.setitem(flows.SWITCH, "broken", False)
+    flows.SWITCH["broken"] = False
     stage.advance(seconds=1)
     return stage
 
@@ -335,15 +328,6 @@ def test_the_confirmation_and_the_result_say_how_many(failures: Stage, operator:
     assert all(each.endswith("; 4 children are started again") for each in details)
 
 
-def test_beyond_its_bound_it_says_for_how_many_runs(
-    failures: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(eligibility, "LOOKED_AT", 1)
-    text = text_of(operator.post(url("bulk"), EVERY_FAILURE))
-    assert "4 children of &quot;tests.bill&quot; are started again" in text
-    assert "This was counted for 1 of 2 runs: the others may start more." in text
-
-
 def test_a_bulk_that_starts_none_says_nothing(failures: Stage, operator: Client) -> None:
     page = operator.post(url("bulk"), {"verb": "replay", "id": ["plain"]})
     assert "started again" not in text_of(page)
@@ -352,14 +336,17 @@ def test_a_bulk_that_starts_none_says_nothing(failures: Stage, operator: Client)
     assert "started again" not in text_of(operator.post(url("bulk"), {**EVERY_FAILURE, "verb": "recover"}))
 
 
-def test_the_page_of_one_run_says_it_too(failures: Stage, operator: Client) -> None:
-    assert "4 children of &quot;tests.bill&quot; are started again" in text_of(
-        operator.get(url("act", "one", "replay"))
-    )
+def test_it_is_said_of_one_run_up_to_a_bound_and_in_german(
+    failures: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "4 children of &quot;tests.bill&quot; are started again"
+    assert said in text_of(operator.get(url("act", "one", "replay")))
     assert "started again" not in text_of(operator.get(url("act", "plain", "replay")))
-
-
-def test_it_is_said_in_german(failures: Stage, operator: Client) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(eligibility, "LOOKED_AT", 1)
+        text = text_of(operator.post(url("bulk"), EVERY_FAILURE))
+    assert said in text
+    assert "This was counted for 1 of 2 runs: the others may start more." in text
     with translation.override("de"):
         operator.cookies.load({"django_language": "de"})
         text = text_of(operator.post(url("bulk"), EVERY_FAILURE))
@@ -377,14 +364,14 @@ GIVE = "Give the output of this step by hand instead"
 
 
 @pytest.fixture
-def night(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def night(stage: Stage) -> Stage:
     """The parent "night-1" has completed; two of its four children have failed, and would complete by now."""
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    flows.SWITCH["broken"] = True
     stage.start(flows.night, 4, id="night-1")
     for child in CHILDREN:
         stage.settle(child)
     assert stage.settle("night-1").state == "completed"
-    monkeypatch.setitem(flows.SWITCH, "broken", False)
+    flows.SWITCH["broken"] = False
     stage.advance(seconds=1)
     return stage
 
@@ -428,20 +415,19 @@ def test_the_recovery_of_its_children_says_that_its_output_stays(night: Stage, o
         assert "if it has failed too" not in text
 
 
-def test_a_replay_from_the_map_says_first_what_it_starts_again(night: Stage, operator: Client) -> None:
-    page = operator.get(f"{url('replay', 'night-1')}?at=bills")
+def test_a_replay_from_the_map_says_first_what_it_starts_again(night: Stage, boss: Client) -> None:
+    """An output can be given for a step alone."""
+    page = boss.get(f"{url('replay', 'night-1')}?at=bills")
     text = text_of(page)
     assert "4 children of &quot;tests.bill&quot; are started again, as new runs with new idempotency keys" in text
     look, title, names, more = page.context["parts"][0]
     assert (look, title, names, more) == ("grave", "Children that are started again", ["bills: 4 of tests.bill"], 0)
     assert Run.objects.filter(workflow="tests.bill").count() == 4
-    assert "started again" not in text_of(operator.get(f"{url('replay', 'night-1')}?at=report"))
-
-
-def test_an_output_can_be_given_for_a_step_alone(night: Stage, log_in: Callable[..., Client]) -> None:
-    boss = log_in(*OPERATOR, "give_output")
-    for location, is_offered in (("bills", False), ("report", True), ("numbers", True)):
-        assert (GIVE in text_of(boss.get(f"{url('replay', 'night-1')}?at={location}"))) is is_offered, location
+    assert GIVE not in text
+    for location in ("report", "numbers"):
+        text = text_of(boss.get(f"{url('replay', 'night-1')}?at={location}"))
+        assert GIVE in text, location
+        assert "started again" not in text, location
 
 
 def test_a_replay_in_place_from_behind_the_children_still_says_what_was_recovered(

@@ -50,6 +50,7 @@ def test_a_long_history_at_rest_is_counted_once(stage: Stage) -> None:
 def test_a_short_one_is_counted_each_time(stage: Stage) -> None:
     run = stage.start(flows.many, 3, id="run")
     assert asked(run) == asked(run)
+    assert open_keys_of_long(run) is None  # nor searched at once
 
 
 def test_what_a_worker_has_is_counted_each_time(stage: Stage) -> None:
@@ -100,10 +101,6 @@ def test_what_is_open_is_not_searched_for_in_what_was_counted(stage: Stage) -> N
     with CaptureQueriesContext(connection) as queries:
         open_keys_of_long(run)
     assert len(queries) == 2
-
-
-def test_a_short_history_is_not_searched_at_once(stage: Stage) -> None:
-    assert open_keys_of_long(stage.start(flows.many, 3, id="run")) is None
 
 
 @pytest.mark.parametrize("is_newest_first", [False, True])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -26,6 +24,7 @@ from durable.inspection.selection import Filtered
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
+from tests.admin.pages import printed
 
 pytestmark = pytest.mark.django_db
 
@@ -153,15 +152,8 @@ def ended(stage: Stage) -> Stage:
     """Runs that ended in another order than they began; two at one moment."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     for number, (state, minutes) in enumerate([("completed", 9), ("failed", 3), ("completed", 3), ("cancelled", 5)]):
-        rows(
-            {
-                "id": f"run-{number}",
-                "state": state,
-                "workflow": f"w{number % 2}",
-                "created_at": begin + timedelta(seconds=number),
-                "finished_at": begin + timedelta(minutes=minutes),
-            }
-        )
+        times = {"created_at": begin + timedelta(seconds=number), "finished_at": begin + timedelta(minutes=minutes)}
+        rows({"id": f"run-{number}", "state": state, "workflow": f"w{number % 2}", **times})
     rows({"id": "open", "state": "pending", "wake_at": begin, "created_at": begin})
     return stage
 
@@ -206,12 +198,6 @@ def test_a_count_says_when_it_is_none_of_all(ended: Stage, monkeypatch: pytest.M
     assert str(count_runs(RunCriteria(queue="nobody"))) == "0+"
 
 
-def durable(*arguments: str) -> list[str]:
-    out = io.StringIO()
-    call_command("durable", *arguments, stdout=out, stderr=io.StringIO())
-    return out.getvalue().split()
-
-
 #: The same filter as the interface's query, the command's options and the engine's criteria.
 SURFACES: list[tuple[str, list[str], dict[str, Any]]] = [
     ("attention=true", ["--attention"], {"needs_attention": True}),
@@ -239,7 +225,7 @@ def test_a_filter_finds_the_same_everywhere(
     assert expected
     answer = operator.get(f"/api/runs?{query}").json()
     assert [each["id"] for each in answer["results"]] == expected
-    assert durable("list", *options, "-o", "ids") == expected
+    assert printed("list", *options, "-o", "ids").split() == expected
     assert list(Filtered(RunCriteria(**wanted)).page(None, 50)[0]) == expected
     counted = Filtered(RunCriteria(**wanted)).tally(["failed"], 100)
     assert sum(counted.numbers.values()) == len(expected)
@@ -249,7 +235,7 @@ def test_an_order_is_the_same_everywhere(ended: Stage, operator: Client) -> None
     expected = found(RunOrder.LAST_FINISHED)
     answer = operator.get("/api/runs?sort=-finished_at").json()
     assert [each["id"] for each in answer["results"]] == expected
-    assert durable("list", "--sort=-finished_at", "-o", "ids") == expected
+    assert printed("list", "--sort=-finished_at", "-o", "ids").split() == expected
     refused = operator.get("/api/runs?sort=worker")
     assert (refused.status_code, refused.json()["errors"][0]["at"]) == (400, "sort")
 
@@ -277,22 +263,18 @@ class TestWhatIsFound:
             Run.objects.filter(pk=id).update(error=error)
 
     def test_types_and_messages_whatever_the_case(self) -> None:
-        assert (found_by_error("valueerror"), found_by_error("NO ANSWER"), found_by_error('SAYS "é\\n"')) == (
-            ["plain"],
-            ["plain"],
-            ["quoted"],
-        )
-
-    def test_no_traceback_and_no_end_of_a_long_message(self) -> None:
-        assert (
-            found_by_error("in the bank"),
-            found_by_error("traceback"),
-            found_by_error("beginning"),
-            found_by_error(" end"),
-        ) == ([], [], ["long"], [])
-
-    def test_nothing_of_how_the_column_is_written(self) -> None:
-        assert found_by_error('{"type": "') == []
+        """And no traceback, no end of a long message, and nothing of how the column is written."""
+        for text, ids in {
+            "valueerror": ["plain"],
+            "NO ANSWER": ["plain"],
+            'SAYS "é\\n"': ["quoted"],
+            "beginning": ["long"],
+            " end": [],
+            "in the bank": [],
+            "traceback": [],
+            '{"type": "': [],
+        }.items():
+            assert found_by_error(text) == ids, text
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="of how PostgreSQL keeps long text")

@@ -7,11 +7,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from io import StringIO
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -23,7 +22,7 @@ from durable.logs import RunLogHandler
 from durable.models import LogLine, Run
 from durable.retention import Policy, Pruner
 from tests.admin.conftest import Stage
-from tests.admin.pages import text_of, url
+from tests.admin.pages import printed, text_of, url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -55,22 +54,19 @@ def handler() -> Iterator[RunLogHandler]:
         yield handler
 
 
-class _installed:  # used like a function
+@contextmanager
+def _installed(handler: RunLogHandler) -> Iterator[RunLogHandler]:
     """Inside, the handler gets every record."""
-
-    def __init__(self, handler: RunLogHandler) -> None:
-        self.handler = handler
-
-    def __enter__(self) -> RunLogHandler:
-        self.level = logging.getLogger().level
-        logging.getLogger().addHandler(self.handler)
-        logging.getLogger().setLevel(logging.INFO)
-        return self.handler
-
-    def __exit__(self, *_error: object) -> None:
-        logging.getLogger().setLevel(self.level)
-        logging.getLogger().removeHandler(self.handler)
-        self.handler.close()
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield handler
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+        handler.close()
 
 
 def lines_of(run_id: str = "run", **wanted: Any) -> list[tuple[str, str, str, str]]:
@@ -193,17 +189,19 @@ class TestSurfaces:
         handler.flush()
         return run
 
+    def page(self, client: Client, **query: str) -> str:
+        """The part of the run's page with its log."""
+        return text_of(client.get(url("change", "run"), {"part": "logs", **query}))
+
     def test_the_page_shows_them_escaped_and_filtered(self, logged: Run, operator: Client) -> None:
-        page = text_of(operator.get(url("change", "run"), {"part": "logs"}))
+        page = self.page(operator)
         assert "slow bank" in page
         assert "&lt;b&gt;" in page
         assert "\x1b" not in page
-        page = text_of(operator.get(url("change", "run"), {"part": "logs", "level": "ERROR", "place": "ship"}))
+        page = self.page(operator, level="ERROR", place="ship")
         assert "slow bank" not in page
         assert "no label" in page
-        assert "No line of the log is like that" in text_of(
-            operator.get(url("change", "run"), {"part": "logs", "place": "nowhere"})
-        )
+        assert "No line of the log is like that" in self.page(operator, place="nowhere")
 
     def test_a_new_line_is_a_change_of_the_page(self, logged: Run, operator: Client, handler: RunLogHandler) -> None:
         page = operator.get(url("live", "run"), {"part": "logs"})
@@ -214,9 +212,10 @@ class TestSurfaces:
         assert "news" in text_of(operator.get(url("live", "run"), {"part": "logs"}, headers=known))
 
     def test_they_need_the_permission_to_see_payloads(self, logged: Run, log_in: Callable[..., Client]) -> None:
-        page = text_of(log_in("view_run").get(url("change", "run"), {"part": "logs"}))
-        assert "slow bank" not in page
-        assert "durable.view_payload" in page
+        viewer = log_in("view_run")
+        assert "slow bank" not in self.page(viewer)
+        assert "durable.view_payload" in self.page(viewer)
+        assert viewer.get("/api/runs/run/logs").status_code == 403
 
     def test_rest_pages_them(self, logged: Run, operator: Client) -> None:
         def read(**query: Any) -> Any:
@@ -232,38 +231,29 @@ class TestSurfaces:
         assert operator.get("/api/runs/run/logs", {"level": "LOUD"}).status_code == 400
         assert operator.get("/api/runs/nobody/logs").status_code == 404
 
-    def test_rest_needs_the_permission_too(self, logged: Run, log_in: Callable[..., Client]) -> None:
-        assert log_in("view_run").get("/api/runs/run/logs").status_code == 403
-
     def test_the_command_line_prints_them_safely(self, logged: Run) -> None:
-        out = StringIO()
-        call_command("durable", "logs", "run", stdout=out)
-        *lines, rest = out.getvalue().splitlines()
+        *lines, rest = printed("logs", "run").splitlines()
         assert [line[20:] for line in lines] == [
             "INFO     begun",
             "WARNING  charge: slow bank",
             "ERROR    ship: no label\\x1b[31m",
         ]
         assert rest == "    <b>"
-        out = StringIO()
-        call_command("durable", "logs", "run", "-o", "json", "--level", "ERROR", stdout=out)
-        assert [json.loads(line)["location"] for line in out.getvalue().splitlines()] == ["ship"]
+        found = printed("logs", "run", "-o", "json", "--level", "ERROR").splitlines()
+        assert [json.loads(line)["location"] for line in found] == ["ship"]
 
     def test_the_command_line_follows_until_the_end(self, logged: Run) -> None:
-        out = StringIO()
-        call_command("durable", "logs", "run", "--follow", "--interval", "0.05", stdout=out)
-        assert out.getvalue().count("slow bank") == 1
+        assert printed("logs", "run", "--follow", "--interval", "0.05").count("slow bank") == 1
 
     def test_redaction_holds(self, logged: Run, operator: Client, settings: Settings) -> None:
         settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.broken"}
-        page = text_of(operator.get(url("change", "run"), {"part": "logs"}))
+        page = self.page(operator)
         assert "slow bank" not in page
         assert "the redaction hook failed" in page
 
     def test_a_project_without_the_handler_is_told(self, stage: Stage, operator: Client) -> None:
         stage.start(talkative, id="run")
-        page = text_of(operator.get(url("change", "run"), {"part": "logs"}))
-        assert "switch on durable.logs.RunLogHandler" in page
+        assert "switch on durable.logs.RunLogHandler" in self.page(operator)
 
     def test_a_link_to_the_traces(self, stage: Stage, operator: Client, settings: Settings) -> None:
         from durable.instrumentation.tracing import run_context, trace_id_of

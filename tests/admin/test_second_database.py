@@ -5,13 +5,11 @@ were. With a router that reads from a replica, durable's own pages, answers and 
 """
 
 from collections.abc import Callable, Iterator
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
 from django.db import connections
 from django.test import Client, override_settings
 from pytest_django.plugin import DjangoDbBlocker
@@ -23,7 +21,7 @@ from project.settings import database_from
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage, staged
 from tests.admin.every_page import addresses, fill
-from tests.admin.pages import hidden, url
+from tests.admin.pages import confirm, printed, url
 from tests.support.databases import migrated
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db]
@@ -73,10 +71,8 @@ def test_each_page_and_a_verb(elsewhere: tuple[Stage, Client], make_user: Any) -
     pages = [url("changelist"), "/admin/durable/", url("change", "run"), url("live", "run"), url("export", "run")]
     for address in [*pages, step, replay, url("send", "run"), "/admin/durable/operatoraction/"]:
         assert client.get(address).status_code == 200, address
-    asked = client.post(url("bulk"), {"verb": "cancel", "id": ["run"]})
-    assert asked.status_code == 200
-    done = client.post(url("act", "run", "cancel"), hidden(client.get(url("act", "run", "cancel"))))
-    assert done.status_code == 302
+    assert client.post(url("bulk"), {"verb": "cancel", "id": ["run"]}).status_code == 200
+    assert confirm(client, url("act", "run", "cancel")).status_code == 302
     assert Run.objects.using(ALIAS).get(pk="run").state == "cancelled"
     [action] = OperatorAction.objects.using(ALIAS).all()
     assert (action.actor_label, action.actor_id) == ("ada", None)  # no such user there; the name is kept
@@ -112,8 +108,7 @@ def test_the_database_has_no_users(apart: tuple[Stage, Client]) -> None:
     stage.start(flows.approve, id="run")
     for address in [url("changelist"), "/admin/durable/", url("change", "run"), "/admin/durable/operatoraction/"]:
         assert client.get(address).status_code == 200, address
-    done = client.post(url("act", "run", "cancel"), hidden(client.get(url("act", "run", "cancel"))))
-    assert done.status_code == 302
+    assert confirm(client, url("act", "run", "cancel")).status_code == 302
     [action] = OperatorAction.objects.all()
     assert (action.action, action.actor_label, action.actor_id) == ("cancel", "ada", None)
 
@@ -171,8 +166,7 @@ def test_pages_are_read_where_rows_are_written(beside_a_replica: dict[str, list[
     asked += [url(name, run) for run in SOME_RUNS for name in ("export", "live")]
     asked += [url("raw", "run-6") + f"?of={of}" for of in ("input", "output")] + [url("names", "workflow")]
     assert {address: code for address in asked if (code := status_of(client, address)) >= 500} == {}
-    cancel = url("act", "run-6", "cancel")
-    assert client.post(cancel, hidden(client.get(cancel))).status_code == 302
+    assert confirm(client, url("act", "run-6", "cancel")).status_code == 302
     assert Run.objects.using("default").get(pk="run-6").state == "cancelled"
 
 
@@ -184,11 +178,9 @@ def test_answers_and_commands_read_where_rows_are_written(
     for each in [*lists, "operator-actions", *(f"runs/{run}{part}" for run in SOME_RUNS for part in of_runs)]:
         assert status_of(client, f"/api/{each}") == 200, each
     for run in SOME_RUNS:
-        call_command("durable", "show", run, stdout=StringIO())
-        call_command("durable", "export", run, stdout=StringIO())
-    histories = StringIO()
-    call_command("durable", "export", "--history", *SOME_RUNS, stdout=histories)
-    assert histories.getvalue().count("durable_history") == len(SOME_RUNS)
+        printed("show", run)
+        printed("export", run)
+    assert printed("export", "--history", *SOME_RUNS).count("durable_history") == len(SOME_RUNS)
 
 
 def test_every_table_has_the_base_that_reads_left_out_columns_where_the_row_is() -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 from html import unescape
-from io import StringIO
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
-from django.core.management import call_command
 from django.test import Client, override_settings
 
 from durable import Context, workflow
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.pages import text_of, url
+from tests.admin.pages import listed, printed, read, rows_of, text_of, url
 
 pytestmark = pytest.mark.django_db
 
@@ -27,7 +26,7 @@ def start(id: str, **tags: str) -> None:
 
 
 def ids(client: Client, query: str) -> list[str]:
-    return [row.run.id for row in client.get(url("changelist"), {"q": query}).context["rows"]]
+    return listed(client, f"?{urlencode({'q': query})}")
 
 
 def test_the_search_finds_the_runs_with_all_tags(stage: Stage, operator: Client) -> None:
@@ -38,15 +37,13 @@ def test_the_search_finds_the_runs_with_all_tags(stage: Stage, operator: Client)
     assert ids(operator, "tag:tenant=acme tag:order=1") == ["one"]
     assert ids(operator, 'tag:tenant="two words"') == ["three"]
     assert ids(operator, "tag:tenant=nobody") == []
-    assert "write a tag as tag:name=value" in unescape(text_of(operator.get(url("changelist"), {"q": "tag:tenant"})))
+    assert "write a tag as tag:name=value" in read(operator, url("changelist") + "?q=tag:tenant")
 
 
 def test_a_page_shows_tags_that_lead_to_their_runs(stage: Stage, operator: Client) -> None:
     start("one", tenant="acme", note=HOSTILE, words="two words")
-    for page in (
-        text_of(operator.get(url("change", "one"))),
-        text_of(operator.get(url("changelist") + "?columns=tags")),
-    ):
+    for address in (url("change", "one"), url("changelist") + "?columns=tags"):
+        page = text_of(operator.get(address))
         assert HOSTILE not in page
         assert '?q=tag%3Atenant%3Dacme"' in page
         assert "?q=tag%3Awords%3D%22two%20words%22" in page
@@ -105,12 +102,6 @@ def test_what_a_run_has_tagged_itself_is_shown_as_the_hook_shows_it(stage: Stage
     assert "tenant=acme" in pages[1]
 
 
-def printed(*arguments: str) -> str:
-    out = StringIO()
-    call_command("durable", *arguments, stdout=out)
-    return out.getvalue()
-
-
 def show_nothing(_workflow: str, field: str, value: object) -> object:
     return "" if field == "tag:customer" else None if field == "tag:tenant" else value
 
@@ -127,10 +118,8 @@ def test_a_hook_that_shows_nothing_of_a_tag_makes_it_no_hashed_one(stage: Stage,
 @pytest.mark.parametrize("value", ["\ud800x", "a \udfff b", "\x00", "a\x00 b"])
 def test_a_value_that_no_address_has_is_shown_without_a_link(stage: Stage, operator: Client, value: str) -> None:
     start("one", odd=value, tenant="acme")
-    for page in (
-        text_of(operator.get(url("change", "one"))),
-        text_of(operator.get(url("changelist") + "?columns=tags")),
-    ):
+    for address in (url("change", "one"), url("changelist") + "?columns=tags"):
+        page = text_of(operator.get(address))
         assert "<bdi>odd=" in page
         assert "tag%3Aodd" not in page
         assert "tag%3Atenant%3Dacme" in page
@@ -144,7 +133,7 @@ def test_the_link_of_a_tag_leads_to_its_runs(stage: Stage, operator: Client, val
     start("one", odd=value)
     start("other", odd="x")
     [link] = re.findall(r'href="([^"]*tag%3Aodd[^"]*)"', text_of(operator.get(url("change", "one"))))
-    assert [row.run.id for row in operator.get(unescape(link)).context["rows"]] == ["one"]
+    assert rows_of(operator.get(unescape(link))) == ["one"]
 
 
 def test_an_export_has_the_tags_of_the_run(stage: Stage, operator: Client) -> None:

@@ -107,16 +107,8 @@ def blocked(settings: Settings, log_in: Callable[..., Client]) -> Iterator[Clien
 @pytest.mark.parametrize(
     "address",
     [
-        *(
-            "run/",
-            "run/?q=no+answer",
-            "run/?live=1",
-            "run/overview/",
-            "run/x/change/",
-            "run/x/live/",
-            "run/x/step/?at=a",
-        ),
-        *("operatoraction/", "operatoraction/?q=x"),
+        *("run/", "run/?q=no+answer", "run/?live=1", "run/overview/", "run/x/change/", "run/x/live/"),
+        *("run/x/step/?at=a", "operatoraction/", "operatoraction/?q=x"),
     ],
 )
 def test_a_page_of_the_admin(blocked: Client, address: str) -> None:
@@ -134,12 +126,7 @@ def test_the_overview_inside_of_a_page_of_django(blocked: Client) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        "runs",
-        "runs?error=no",
-        "runs/x",
-        "runs/x/entries",
-        "runs/x/tree",
-        "runs/x/replay-plan?location=a",
+        *("runs", "runs?error=no", "runs/x", "runs/x/entries", "runs/x/tree", "runs/x/replay-plan?location=a"),
         "operator-actions",
     ],
 )

@@ -29,7 +29,7 @@ from durable.operations.schedules.verbs import run_now
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.flows import value_of
-from tests.admin.pages import text_of, url
+from tests.admin.pages import log_url, text_of, url
 from tests.api.conftest import ALL, MakeApi, make_api  # noqa: F401  # a fixture
 from tests.cli.conftest import Shell, shell  # noqa: F401  # a fixture
 from tests.support.databases import only_with_a_server
@@ -60,23 +60,15 @@ def texts_of(page: str) -> str:
 def test_every_page_isolates_hostile_names(stage: Stage, operator: Client) -> None:
     run_id = f"run-{HEBREW}"
     stage.start(hostile, id=run_id)
-    waiting = [url("send", run_id)]
-    pages = [operator.get(page) for page in waiting]
+    sending = operator.get(url("send", run_id))
     get_run(run_id).send(EVIL, EVIL)
     run = stage.settle(run_id)
     assert run.state == "failed", run.summary
     location = "a%2F" + EVIL[2:]
-    addresses = [
-        url("changelist"),
-        url("change", run_id),
-        url("live", run_id),
-        url("step", run_id) + "?at=" + location.replace("%", "%25"),
-        url("act", run_id, "recover"),
-        url("replay", run_id) + "?at=" + location.replace("%", "%25"),
-        url("overview"),
-        "/admin/durable/",
-    ]
-    for page in [*pages, *(operator.get(address) for address in addresses)]:
+    at = "?at=" + location.replace("%", "%25")
+    addresses = [url("changelist"), url("overview"), "/admin/durable/", url("act", run_id, "recover")]
+    addresses += [url("change", run_id), url("live", run_id), url("step", run_id) + at, url("replay", run_id) + at]
+    for page in [sending, *(operator.get(address) for address in addresses)]:
         text = texts_of(text_of(page))
         assert RAW.search(text) is None, page.request["PATH_INFO"]
         assert CODE in text, page.request["PATH_INFO"]
@@ -164,24 +156,12 @@ TIMES = [
     if isinstance(field, models.DateTimeField)
 ]
 ADDRESSES = [
-    "/admin/durable/",
-    "/admin/durable/run/",
-    "/admin/durable/run/odd/change/",
-    "/admin/durable/run/odd/change/?part=history",
-    "/admin/durable/run/odd/change/?part=timeline",
-    "/admin/durable/run/schedules/",
-    "/admin/durable/run/running/",
+    *("/admin/durable/", "/admin/durable/run/", "/admin/durable/run/schedules/", "/admin/durable/run/running/"),
+    *(f"/admin/durable/run/odd/change/{part}" for part in ("", "?part=history", "?part=timeline")),
 ]
 PATHS = [
-    "/runs",
-    "/runs/odd",
-    "/runs/odd/entries",
-    "/runs/odd/tree",
-    "/runs/odd/timeline",
-    "/schedules",
-    "/workers",
-    "/limits",
-    "/queues",
+    *("/runs", "/runs/odd", "/runs/odd/entries", "/runs/odd/tree", "/runs/odd/timeline"),
+    *("/schedules", "/workers", "/limits", "/queues"),
 ]
 COMMANDS = [["list"], ["show", "odd"], ["why", "odd"], ["schedules"], ["workers"], ["limits"], ["running"], ["doctor"]]
 
@@ -261,7 +241,7 @@ def shown(client: Client, address: str, zone: str | None = None) -> str:
 def schedule() -> str:
     """The address of a schedule's page."""
     Schedule.objects.create(name="s", workflow=job.name, rule="0 12 15 1 *")
-    return reverse("admin:durable_run_schedule", args=["s"])
+    return url("schedule", "s")
 
 
 def test_a_cookie_names_the_zone_of_the_page(admin_client: Client, schedule: str) -> None:
@@ -299,8 +279,8 @@ def test_the_overview_and_the_audit_log_are_in_the_zone_too(admin_client: Client
     [action] = OperatorAction.objects.all()
     admin_client.cookies[COOKIE] = BERLIN
     for address in (
-        reverse("admin:durable_operatoraction_changelist"),
-        reverse("admin:durable_operatoraction_change", args=[action.pk]),
+        log_url(),
+        log_url("change", action.pk),
     ):
         assert "14:00 CEST" in shown(admin_client, address)
     assert f" {datetime.now(ZoneInfo(BERLIN)).tzname()}" in shown(
@@ -325,6 +305,6 @@ def test_a_moment_in_a_filter_gets_the_offset_of_the_viewer(admin_client: Client
 
 
 def test_a_page_that_answers_a_post_is_not_asked_for_again(admin_client: Client, schedule: str) -> None:
-    answer = admin_client.post(reverse("admin:durable_run_schedule_act", args=["s", "backfill"]), {"since": "soon"})
+    answer = admin_client.post(url("schedule_act", "s", "backfill"), {"since": "soon"})
     assert answer.status_code == 422
     assert b"data-root" not in answer.content
