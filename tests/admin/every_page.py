@@ -17,8 +17,10 @@ from durable.models import (
     Activity,
     Attempt,
     Cause,
+    Child,
     Entry,
     Limit,
+    LogLine,
     OperatorAction,
     QueueMessage,
     RateKey,
@@ -38,7 +40,7 @@ from durable.people import questions_of
 from durable.schedules import CATCH_UPS, OVERLAPS
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.pages import url
+from tests.admin.pages import log_url, url
 from tests.support.subjects import a_restored_database
 from tests.support.worker_rows import a_worker
 
@@ -47,47 +49,20 @@ if TYPE_CHECKING:
 
 #: Names and words of other origin: the product's, of formats, of time zones and units; and parts of addresses.
 NAMES = frozenset(
-    {"Durable", "UTC", "MB", "kB", "JSON", "RQ", "QUEUES", "LOGGING", "durable"}
-    | {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"}
+    {"Durable", "UTC", "MB", "kB", "JSON", "RQ", "QUEUES", "LOGGING", "durable", "DEBUG", "INFO", "WARNING"}
+    | {"ERROR", "CRITICAL"}
 )
 #: What the tests' own workflows are called, say and return.
 OF_THE_WORKFLOWS = frozenset(
-    {
-        "admin",
-        "flows",
-        "py",
-        "refund",
-        "high",
-        "main",
-        "none",
-        "null",
-        "args",
-        "kwargs",
-        "true",
-        "charged",
-        "went",
-        "slow",
-        "won",
-    }
-    | {"round", "news", "approved", "nonsense", "rejected"}
+    {"admin", "flows", "py", "refund", "high", "main", "none", "null", "args", "kwargs", "true", "charged"}
+    | {"went", "slow", "won", "round", "news", "approved", "nonsense", "rejected"}
 )
 REASON = "rejected by the shopkeeper"
 OF_DJANGO = 'alt="Search"'  # not marked in Django's own template
 #: Addresses that answer with no page, or only to a POST.
 WITHOUT_A_PAGE = frozenset(
-    {
-        "names",
-        "raw",
-        "export",
-        "lead",
-        "save_view",
-        "delete_view",
-        "mark",
-        "autocomplete",
-        "live",
-        "stream",
-        "bulk_live",
-    }
+    {"names", "raw", "export", "lead", "save_view", "delete_view", "mark", "autocomplete", "live", "stream"}
+    | {"bulk_live"}
 )
 
 
@@ -220,7 +195,7 @@ def addresses() -> dict[str, list[str]]:
         "compare": [url("compare", "run-24"), url("compare", "run-18") + "?with=run-2", url("compare", "run-1")],
         "change": [
             *(url("change", each) for each in [*RUNS, "none"]),
-            *(f"{url('change', run)}?part={part}" for run in RUNS for part in PART_NAMES),
+            *(f"{url('change', run)}?part={part}" for run, part in _parts()),
         ],
         "step": [f"{url('step', run)}?at={as_parameter(at)}" for run, at in steps] + [url("step", "run-1")],
         "running_step": [url("running_step", "run-26") + "?at=prepare"],
@@ -261,11 +236,29 @@ def addresses() -> dict[str, list[str]]:
         "index": [reverse("admin:index")],
         "app_list": [reverse("admin:app_list", args=["durable"])],
         "log": [
-            reverse("admin:durable_operatoraction_changelist"),
-            reverse("admin:durable_operatoraction_change", args=[action.pk]),
-            reverse("admin:durable_operatoraction_history", args=[action.pk]),
+            log_url(),
+            log_url("change", action.pk),
+            log_url("history", action.pk),
         ],
     }
+
+
+def _parts() -> list[tuple[str, str]]:
+    """The runs with their parts beside the timeline, which is shown without a name; an empty part with one run."""
+    of_actions = OperatorAction.objects.exclude(run_id="").values_list("run_id", flat=True)
+    related = Run.objects.exclude(parent=None, replay_of=None).values_list("pk", "parent", "replay_of")
+    handlers = Entry.objects.filter(metadata__rollback_error__isnull=False).values_list("run", flat=True)
+    filled = {
+        "attempts": {*Attempt.objects.values_list("run", flat=True), *handlers},
+        "messages": set(QueueMessage.objects.values_list("run", flat=True)),
+        "logs": set(LogLine.objects.values_list("run", flat=True)),
+        "children": set(Child.objects.values_list("parent", flat=True)),
+        "values": set(Entry.objects.filter(kind="publish").values_list("run", flat=True)),
+        "related": {each for run in related for each in run},
+        "audit": set(of_actions),
+    }
+    others = [part for part in PART_NAMES if part != "timeline"]
+    return [(run, part) for run in RUNS for part in others if run == RUNS[0] or run in filled.get(part, RUNS)]
 
 
 def as_parameter(location: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
+from django.contrib.admin import site
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.test import Client, override_settings
@@ -32,11 +33,12 @@ from durable.core.summary import in_line, waiting
 from durable.models import Cause, Child, Failure, Hold, OperatorAction, QueueMessage, Run, SavedView, Slot
 from durable.operations import bulk
 from durable.operations.audit import Actor, acting_as
+from durable.operations.verbs import RUN_VERBS
 from tests.admin import flows
 from tests.admin.addresses import PAGES
 from tests.admin.conftest import Stage
 from tests.admin.every_page import addresses, fill
-from tests.admin.pages import text_of, url
+from tests.admin.pages import confirm, log_url, read, text_of, url
 from tests.support.addresses import path_of
 
 pytestmark = pytest.mark.django_db
@@ -96,31 +98,23 @@ MARKS: Final = re.compile(r"\brun-\d+\b|\bzq\b|no answer for|went wrong|the bank
 def test_no_page_shows_anything_of_a_hidden_run(stage: Stage, ada: Client, make_user: Any) -> None:
     stage.start(flows.quick, id="mine-1")
     fill(stage, make_user(*EVERY, name="zq"))
+    without_the_rule = "".join(
+        read(ada, url(each)) for each in ("changelist", "causes", "workflows", "limits", "schedules")
+    )
+    assert {re.split(r"\W", mark)[0] for mark in MARKS.findall(without_the_rule)} >= {"run", "zq", "tests"}
     Hold.objects.update(held_by="bob", reason="a deploy")  # of a workflow and a queue, and of no run
     every = [path for paths in addresses().values() for path in paths]
     every += [f"{url('change', 'mine-1')}?part={part}" for part in PART_NAMES]
     every += [url(name, "mine-1") for name in ("export", "live", "edit_input")]
     every += [url("names", kind) + "?q=" for kind in ("workflow", "queue", "worker")]
     every += [url("changelist") + "?q=run-", url("changelist") + "?q=mine", url("changelist") + "?children=1&alerts=1"]
-    every += [
-        reverse("admin:durable_operatoraction_changelist") + each for each in ("?q=run-1", "?person=zq", "?bulk=b")
-    ]
+    every += [log_url() + each for each in ("?q=run-1", "?person=zq", "?bulk=b")]
     with override_settings(DURABLE=RULE):
         for path in every:
             status, text = answered(ada, path)
             assert status < 500, path
             found = {each for each in MARKS.findall(text) if each not in path}
             assert not found, (path, status, found)
-
-
-def test_what_the_mark_test_looks_for_is_there_without_the_rule(stage: Stage, ada: Client, make_user: Any) -> None:
-    fill(stage, make_user(*EVERY, name="zq"))
-    found = {
-        mark.partition("-")[0].partition(".")[0]
-        for name in ("changelist", "causes", "workflows", "limits", "schedules")
-        for mark in MARKS.findall(text_of(ada.get(url(name))))
-    }
-    assert found >= {"run", "zq", "tests"}
 
 
 # -- a hidden run and none at all
@@ -131,22 +125,19 @@ OF_A_RUN: Final = {
 
 
 @pytest.mark.parametrize("is_posted", [False, True])
-@pytest.mark.parametrize("name", sorted(OF_A_RUN))
-def test_a_hidden_run_is_answered_like_none(
-    stage: Stage, ada: Client, limited: None, name: str, is_posted: bool
-) -> None:
+def test_a_hidden_run_is_answered_like_none(stage: Stage, ada: Client, limited: None, is_posted: bool) -> None:
     flows.SWITCH["broken"] = True
     stage.start(flows.switched, id="xhidden")
-    address = OF_A_RUN[name]
-    data = {"reason": "why", "queue": "q", "body": "1", "in_place": "on", **address.data} if is_posted else None
-    before = Run.objects.filter(pk="xhidden").values().get()
-    hidden, none = (
-        answered(ada, path_of(f"admin:durable_run_{name}", replace(address, query=query), {"run": run_id}), data)
-        for run_id, query in (("xhidden", address.query.replace("=run", "=xhidden")), ("xnobody", address.query))
-    )
-    assert hidden[0] == none[0] == (302 if name == "lead" else 404)
-    assert _without_tokens(hidden[1], "xhidden") == _without_tokens(none[1], "xnobody")
-    assert Run.objects.filter(pk="xhidden").values().get() == before
+    before = Run.objects.values().get()
+    for name, address in OF_A_RUN.items():
+        data = {"reason": "why", "queue": "q", "body": "1", "in_place": "on", **address.data} if is_posted else None
+        hidden, none = (
+            answered(ada, path_of(f"admin:durable_run_{name}", replace(address, query=query), {"run": run_id}), data)
+            for run_id, query in (("xhidden", address.query.replace("=run", "=xhidden")), ("xnobody", address.query))
+        )
+        assert hidden[0] == none[0] == (302 if name == "lead" else 404), name
+        assert _without_tokens(hidden[1], "xhidden") == _without_tokens(none[1], "xnobody"), name
+        assert Run.objects.values().get() == before, name
 
 
 def _without_tokens(text: str, run_id: str) -> str:
@@ -154,30 +145,24 @@ def _without_tokens(text: str, run_id: str) -> str:
     return text.replace(run_id, "ID")
 
 
-@pytest.mark.parametrize(
-    "verb", ["recover", "resume", "wake", "move", "pause", "cancel", "abandon", "take_stack", "restart", "replay"]
-)
-def test_no_verb_reaches_a_hidden_run(stage: Stage, ada: Client, limited: None, verb: str) -> None:
+def test_no_verb_reaches_a_hidden_run(stage: Stage, ada: Client, limited: None) -> None:
     flows.SWITCH["broken"] = True
     stage.start(flows.switched, id="run")
-    before = Run.objects.filter(pk="run").values().get()
-    assert ada.post(url("act", "run", verb), {"reason": "why"}).status_code == 404
-    assert Run.objects.filter(pk="run").values().get() == before
-    assert Run.objects.count() == 1
+    before = Run.objects.values().get()
+    for verb in RUN_VERBS:
+        assert ada.post(url("act", "run", verb), {"reason": "why"}).status_code == 404, verb
+        assert Run.objects.values().get() == before, verb
 
 
 def test_a_verb_reaches_a_visible_run(stage: Stage, ada: Client, limited: None) -> None:
     stage.start(flows.nap, id="mine")
-    token = re.findall(r'name="(token|expected)" value="([^"]*)"', text_of(ada.get(url("act", "mine", "pause"))))
-    assert ada.post(url("act", "mine", "pause"), {**dict(token), "reason": "why"}).status_code == 302
+    assert confirm(ada, url("act", "mine", "pause"), reason="why").status_code == 302
     assert Run.objects.get(pk="mine").state == "paused"
 
 
 def test_a_new_run_that_its_user_would_not_see_is_not_made(stage: Stage, ada: Client, limited: None) -> None:
     stage.start(flows.quick, id="mine")
-    token = re.findall(r'name="(token|expected)" value="([^"]*)"', text_of(ada.get(url("act", "mine", "restart"))))
-    text = text_of(ada.post(url("act", "mine", "restart"), {**dict(token), "reason": "why"}), 409)
-    assert "you would not see the run" in text
+    assert "you would not see the run" in text_of(confirm(ada, url("act", "mine", "restart"), reason="why"), 409)
     assert Run.objects.count() == 1
 
 
@@ -195,31 +180,24 @@ def related(stage: Stage) -> None:
     Child.objects.create(run_id="hid-child", parent_id="mine", location="child", position=1, when_parent_ends="cancel")
     now = timezone.now()
     rows = [("replay", "done", 'from "a", as run hid-next'), ("restart", "conflict", 'run "hid-next" exists')]
+    given = {"source": "admin", "created_at": now}
     for action, outcome, detail in rows:
-        OperatorAction.objects.create(
-            source="admin", action=action, run_id="mine", outcome=outcome, detail=detail, created_at=now
-        )
-    OperatorAction.objects.create(source="admin", action="cancel", run_id="hid-next", outcome="done", created_at=now)
+        OperatorAction.objects.create(action=action, run_id="mine", outcome=outcome, detail=detail, **given)
+    OperatorAction.objects.create(action="cancel", run_id="hid-next", outcome="done", **given)
 
 
-@pytest.mark.parametrize("part", ["", *(f"?part={each}" for each in PART_NAMES)])
-def test_no_part_of_a_run_names_hidden_relatives(related: None, ada: Client, limited: None, part: str) -> None:
-    assert "hid-" not in text_of(ada.get(url("change", "mine") + part))
-
-
-def test_nothing_else_of_a_run_names_hidden_relatives(related: None, ada: Client, limited: None) -> None:
+def test_nothing_of_a_run_names_hidden_relatives(related: None, ada: Client, limited: None) -> None:
     actions = OperatorAction.objects.filter(run_id="mine").values_list("pk", flat=True)
-    paths = [url(each, "mine") for each in ("live", "export", "edit_input", "send")]
+    paths = [url("change", "mine") + part for part in ("", *(f"?part={each}" for each in PART_NAMES))]
+    paths += [url(each, "mine") for each in ("live", "export", "edit_input", "send")]
     paths += [url("act", "mine", each) for each in ("cancel", "pause", "restart")]
     paths += [url("changelist") + "?columns=parent&children=1", url("running")]
-    paths += [reverse("admin:durable_operatoraction_changelist")]
-    paths += [reverse("admin:durable_operatoraction_change", args=[pk]) for pk in actions]
+    paths += [log_url(), *(log_url("change", pk) for pk in actions)]
     for path in paths:
         status, text = answered(ada, path)
         assert status == 200, path
         assert "hid-" not in text, path
-    text = text_of(ada.get(url("compare", "mine")), 404)
-    assert "hid-" not in text
+    assert "hid-" not in text_of(ada.get(url("compare", "mine")), 404)
     other = url("compare", "mine") + "?with="
     hidden, none = (_without_tokens(answered(ada, other + each)[1], each) for each in ("hid-next", "hid-none"))
     assert hidden == none
@@ -239,25 +217,16 @@ def test_a_message_goes_to_no_hidden_run_and_it_is_as_one_that_does_not_exist(
 
 
 def test_the_children_of_a_hidden_run_are_not_counted(related: None, ada: Client, limited: None) -> None:
-    text = text_of(ada.get(url("change", "mine")))
-    assert "durable-family" not in text
+    assert "durable-family" not in text_of(ada.get(url("change", "mine")))
     assert "are cancelled with it" not in text_of(ada.get(url("act", "mine", "cancel")))
 
 
 def test_a_line_tells_no_place_and_no_hidden_holder(stage: Stage, ada: Client, limited: None) -> None:
     for run_id in ("hid-1", "mine"):
         stage.start(flows.nap, id=run_id)
+    given = {"limit": "gpu", "key": "", "location": "", "kind": "step", "since": stage.now}
     for place, run_id in enumerate(("hid-1", "mine")):
-        Slot.objects.create(
-            run_id=run_id,
-            limit="gpu",
-            key="",
-            location="",
-            kind="step",
-            is_held=not place,
-            place=place,
-            since=stage.now,
-        )
+        Slot.objects.create(run_id=run_id, is_held=not place, place=place, **given)
     admission = Admission(is_granted=False, limit="gpu", place=70, held=30, at_once=40)
     Run.objects.filter(pk="mine").update(summary=waiting(Park(None, doing=[in_line(admission)])), wake_at=None)
     for path in (url("change", "mine"), url("changelist"), url("export", "mine"), url("act", "mine", "pause")):
@@ -315,12 +284,8 @@ def failures(stage: Stage) -> str:
 
 
 def test_a_cause_has_the_visible_runs_alone(failures: str, ada: Client, limited: None) -> None:
-    for path in (
-        url("causes"),
-        url("cause", failures),
-        url("change", "mine-1"),
-        url("changelist") + f"?cause={failures}",
-    ):
+    pages = (url("causes"), url("cause", failures), url("change", "mine-1"), url("changelist") + f"?cause={failures}")
+    for path in pages:
         text = text_of(ada.get(path))
         assert "hid-" not in text, path
         assert not re.search(r">\s*[35]\+?( failed| runs?|<)", text), path
@@ -414,13 +379,13 @@ def test_a_bulk_acts_on_visible_runs_alone(failures: str, ada: Client, limited: 
     assert "mine-gone" not in shown
 
 
-@pytest.mark.parametrize("more", [{"all": "on", "filter": "?state=failed"}, {"children_of": "hid-1"}, {"bulk": "b"}])
-def test_a_bulk_is_of_chosen_runs(failures: str, ada: Client, limited: None, more: dict[str, str]) -> None:
+def test_a_bulk_is_of_chosen_runs(failures: str, ada: Client, limited: None) -> None:
     before = list(Run.objects.order_by("pk").values())
-    response = _posted(ada, "recover", token=str(uuid4()), **more)
-    assert response.status_code == 302
-    assert response["Location"].startswith(url("changelist"))
-    assert list(Run.objects.order_by("pk").values()) == before
+    for more in ({"all": "on", "filter": "?state=failed"}, {"children_of": "hid-1"}, {"bulk": "b"}):
+        response = _posted(ada, "recover", token=str(uuid4()), **more)
+        assert response.status_code == 302
+        assert response["Location"].startswith(url("changelist"))
+        assert list(Run.objects.order_by("pk").values()) == before
 
 
 def test_a_bulk_is_shown_to_its_own_user_while_all_its_runs_are_visible(
@@ -485,8 +450,8 @@ def test_shared_views_are_not_shown_and_not_made(ada: Client, limited: None) -> 
         name="of bob", query="q=hid-1", owner_key="0", owner_label="bob", is_shared=True, created_at=timezone.now()
     )
     assert "of bob" not in text_of(ada.get(url("changelist")))
-    assert ada.post(reverse("admin:durable_run_delete_view", args=[view.pk])).status_code == 404
-    assert ada.post(reverse("admin:durable_run_delete_view", args=[view.pk + 1])).status_code == 404
+    for pk in (view.pk, view.pk + 1):
+        assert ada.post(url("delete_view", pk)).status_code == 404
     ada.post(url("save_view"), {"name": "for all", "query": "state=failed", "shared": "on"})
     assert list(SavedView.objects.values_list("name", flat=True)) == ["of bob"]
     ada.post(url("save_view"), {"name": "for me", "query": "state=failed"})
@@ -514,14 +479,13 @@ def test_the_function_is_called_once_for_a_request(
 
 
 @pytest.mark.parametrize(("settings", "error"), [(FAILING, LookupError), (EMPTY, TypeError)])
-@pytest.mark.parametrize("name", ["changelist", "running", "log"])
 def test_an_error_in_the_function_is_an_error(
-    stage: Stage, ada: Client, settings: dict[str, str], error: type[Exception], name: str
+    stage: Stage, ada: Client, settings: dict[str, str], error: type[Exception]
 ) -> None:
     stage.start(flows.quick, id="mine")
-    path = reverse("admin:durable_operatoraction_changelist") if name == "log" else url(name)
-    with override_settings(DURABLE=settings), pytest.raises(error):
-        ada.get(path)
+    for path in (url("changelist"), url("running"), log_url()):
+        with override_settings(DURABLE=settings), pytest.raises(error):
+            ada.get(path)
 
 
 def no_runs(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
@@ -536,7 +500,7 @@ def test_a_user_who_sees_no_run_has_empty_pages(failures: str, ada: Client) -> N
             name: answered(ada, path_of(f"admin:durable_run_{name}", PAGES[name], site))
             for name in sorted(access.LIMITED - {"save_view", "delete_view"})
         }
-        found["log"] = answered(ada, reverse("admin:durable_operatoraction_changelist"))
+        found["log"] = answered(ada, log_url())
     statuses = {name: status for name, (status, _) in found.items()}
     assert {name for name, status in statuses.items() if status == 200} >= {"changelist", "running", "causes", "log"}
     assert statuses["cause"] == statuses["change"] == 404
@@ -547,14 +511,7 @@ def test_a_user_who_sees_no_run_has_empty_pages(failures: str, ada: Client) -> N
 
 
 def _names() -> set[str]:
-    admin = RunAdmin(Run, durable_site())
-    return {str(each.name).removeprefix("durable_run_") for each in admin.get_urls()}  # type: ignore[union-attr]
-
-
-def durable_site() -> Any:
-    from django.contrib import admin
-
-    return admin.site
+    return {str(each.name).removeprefix("durable_run_") for each in RunAdmin(Run, site).get_urls()}  # type: ignore[union-attr]
 
 
 def test_every_other_page_is_refused_and_says_why(stage: Stage, ada: Client, limited: None) -> None:
@@ -575,7 +532,7 @@ def test_no_page_links_to_a_refused_one(stage: Stage, ada: Client, limited: None
     refused = [_pattern(name) for name in sorted(_names() - access.LIMITED)]
     paths = [reverse("admin:index"), reverse("admin:app_list", args=["durable"]), url("changelist"), url("running")]
     paths += [f"{url('change', 'mine')}?part={part}" for part in PART_NAMES]
-    paths += [url("send", "mine"), url("act", "mine", "pause"), reverse("admin:durable_operatoraction_changelist")]
+    paths += [url("send", "mine"), url("act", "mine", "pause"), log_url()]
     for path in paths:
         links = re.findall(r'(?:href|action|data-durable-live|data-durable-known)="([^"?#]+)', text_of(ada.get(path)))
         assert [each for each in links if any(one.fullmatch(each) for one in refused)] == [], path
