@@ -248,12 +248,13 @@ def chromium() -> Iterator["Browser"]:
 
 
 @pytest.fixture
-def page(chromium: "Browser") -> Iterator["Page"]:
-    """A page in a browser context of its own: no cookies of another test.
+def page(chromium: "Browser", request: pytest.FixtureRequest) -> Iterator["Page"]:
+    """A page in a browser context of its own: no cookies of another test. It goes to paths of the live server, if any.
 
     A page asks for news by itself. The database is emptied after its last answer, or the two would lock each other.
     """
-    with chromium.new_context(timezone_id="UTC") as context:
+    server = request.getfixturevalue("live_server").url if "live_server" in request.fixturenames else None
+    with chromium.new_context(timezone_id="UTC", base_url=server) as context:
         context.set_default_timeout(120_000)  # milliseconds
         yield context.new_page()
     _served.wait_until_none()

@@ -158,7 +158,7 @@ def sign_in(page: "Page", live_server: "LiveServer", make_user: MakeUser) -> Cal
         cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
         page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
         if to:
-            page.goto(live_server.url + to)
+            page.goto(to)
         return page
 
     return sign

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from django.db.models import F
-from django.urls import reverse
 from django.utils import timezone
 
 from durable import get_run
@@ -47,7 +46,7 @@ def worker(child_environment: dict[str, str], tmp_path: Path) -> Iterator[subpro
 
 
 def test_an_operator_mends_an_order_from_the_overview_to_the_end(
-    sign_in: LogIn, live_server: "LiveServer", worker: object, complaints: list[str]
+    sign_in: LogIn, worker: object, complaints: list[str]
 ) -> None:
     Fault.switch(Fault.Service.BANK, on=True)
     product = {"name": "Yarn", "description": "", "price": Decimal("4.20")}
@@ -65,12 +64,12 @@ def test_an_operator_mends_an_order_from_the_overview_to_the_end(
     page.get_by_text("waits for a person").first.wait_for(timeout=WAIT)
 
     # the switch that broke the bank
-    page.goto(f"{live_server.url}/admin/shop/fault/")
+    page.goto("/admin/shop/fault/")
     row = page.locator("tr", has_text="bank")
     row.locator("input[type=checkbox][name$=is_on]").uncheck()
     page.get_by_role("button", name="Save").click()
 
-    page.goto(live_server.url + url("change", order.run_id))
+    page.goto(url("change", order.run_id))
     page.get_by_role("link", name="Recover").click()
     page.get_by_role("textbox", name="Reason").fill("the bank is back")
     page.get_by_role("button", name="Recover", exact=True).click()
@@ -130,31 +129,11 @@ def test_all_runs_of_a_cause_are_recovered_with_two_clicks_from_the_overview(
     assert complaints == []
 
 
-def test_runs_are_cancelled_in_bulk(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
-) -> None:
-    for number in range(4):
-        stage.start(flows.approve, id=f"run-{number}")
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("changelist"))
-    for number in range(3):
-        page.get_by_label(f"Choose run run-{number}").check()
-    page.get_by_role("button", name="Cancel").click()
-    assert page.get_by_text("Cancel 3 runs").is_visible()
-    assert Run.objects.filter(state="cancelled").count() == 0
-    page.get_by_role("textbox", name="Reason").fill("a mistake of mine")
-    page.get_by_role("button", name="Cancel the runs").click()
-    page.get_by_text("Cancel: done for 3 runs.").wait_for()
-    assert set(Run.objects.filter(state="cancelled").values_list("id", flat=True)) == {"run-0", "run-1", "run-2"}
-    assert complaints == []
-
-
 def test_many_runs_are_cancelled_after_their_number_is_typed(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, stage: Stage, complaints: list[str]
 ) -> None:
     flows.approve.start_many([()] * 101)
-    page = sign_in(*OPERATOR)
-    page.goto(f"{live_server.url}{url('changelist')}?workflow=tests.approve")
+    page = sign_in(*OPERATOR, to=f"{url('changelist')}?workflow=tests.approve")
     page.get_by_label("all 101 that the filter finds").check()
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("Cancel 101 runs").wait_for()
@@ -172,15 +151,12 @@ def test_many_runs_are_cancelled_after_their_number_is_typed(
     assert [each for each in complaints if "422 (Unprocessable" not in each] == []
 
 
-def test_without_the_permission_nothing_is_offered_and_nothing_done(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage
-) -> None:
+def test_without_the_permission_nothing_is_offered_and_nothing_done(sign_in: LogIn, stage: Stage) -> None:
     stage.start(flows.approve, {"secret": 1}, id="run")
-    page = sign_in("view_run")
-    page.goto(live_server.url + url("change", "run"))
+    page = sign_in("view_run", to=url("change", "run"))
     assert page.get_by_text("durable.view_payload").is_visible()
     assert page.get_by_role("link", name="Cancel").count() == 0
-    page.goto(live_server.url + url("act", "run", "cancel"))
+    page.goto(url("act", "run", "cancel"))
     assert page.get_by_role("heading", name="Not allowed").is_visible()
     assert get_run("run").state == "sleeping"
 
@@ -207,15 +183,12 @@ def test_without_javascript_everything_works_a_reload_at_a_time(
 
 def test_a_timeline_is_opened_followed_and_shown_in_real_time(
     sign_in: LogIn,
-    live_server: "LiveServer",
     stage: Stage,
     complaints: list[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    flows.SWITCH["broken"] = True
     stage.start(flows.album, id="run")
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("change", "run"))
+    page = sign_in(*OPERATOR, to=url("change", "run"))
     table = page.get_by_role("table", name="Timeline")
     table.get_by_role("link", name="Open images, 30 times").click()
     page.wait_for_url("**open=images**")
@@ -233,7 +206,7 @@ def test_a_timeline_is_opened_followed_and_shown_in_real_time(
     row.locator("svg a").click()
     page.get_by_role("heading", name="images / image 28 / sides / front / watermark").first.wait_for()
     assert page.get_by_role("link", name="Recover the run").is_visible()
-    page.goto(live_server.url + url("change", "run"))
+    page.goto(url("change", "run"))
     page.get_by_role("link", name="real time").click()
     page.wait_for_url("**time=real**")
     page.get_by_role("link", name="gaps folded").wait_for()
@@ -244,12 +217,9 @@ def test_a_timeline_is_opened_followed_and_shown_in_real_time(
     assert complaints == []
 
 
-def test_a_page_asks_while_it_is_seen_and_until_the_end(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
-) -> None:
+def test_a_page_asks_while_it_is_seen_and_until_the_end(sign_in: LogIn, stage: Stage, complaints: list[str]) -> None:
     stage.start(flows.approve, id="run")
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("change", "run"))
+    page = sign_in(*OPERATOR, to=url("change", "run"))
     hide = """hidden => {
         Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
         document.dispatchEvent(new Event("visibilitychange"));
@@ -275,12 +245,9 @@ def test_a_page_asks_while_it_is_seen_and_until_the_end(
     assert complaints == []
 
 
-def test_reading_goes_on_while_the_page_is_patched(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
-) -> None:
+def test_reading_goes_on_while_the_page_is_patched(sign_in: LogIn, stage: Stage, complaints: list[str]) -> None:
     stage.start(flows.approve, {"lines": [f"line {number}" for number in range(400)]}, id="run")
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("change", "run"))
+    page = sign_in(*OPERATOR, to=url("change", "run"))
     read = page.locator("#input .durable-json")
     read.evaluate("""pre => {
         pre.scrollTop = 400;
@@ -307,11 +274,10 @@ def test_reading_goes_on_while_the_page_is_patched(
     assert complaints == []
 
 
-def test_times_from_now_go_on_by_themselves(sign_in: LogIn, live_server: "LiveServer", stage: Stage) -> None:
+def test_times_from_now_go_on_by_themselves(sign_in: LogIn, stage: Stage) -> None:
     stage.start(flows.quick, id="run")
     stage.advance(seconds=75)
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("change", "run"))
+    page = sign_in(*OPERATOR, to=url("change", "run"))
     created = page.locator("dl time [data-durable-relative]").first
     texts = [created.inner_text()]
     while len(texts) < 3:
@@ -323,7 +289,7 @@ def test_times_from_now_go_on_by_themselves(sign_in: LogIn, live_server: "LiveSe
     assert texts == sorted(texts)
 
 
-def test_the_headline_counts_on(sign_in: LogIn, live_server: "LiveServer", stage: Stage) -> None:
+def test_the_headline_counts_on(sign_in: LogIn, stage: Stage) -> None:
     a_hung_step(stage)
     Activity.objects.update(began_at=timezone.now() - timedelta(seconds=75))
     stage.start(flows.nap, id="asleep")
@@ -335,7 +301,7 @@ def test_the_headline_counts_on(sign_in: LogIn, live_server: "LiveServer", stage
         ("ended", r"Completed 1 m \d\d s ago, .*\."),
         ("asleep", r'Asleep in "cool off" until .*, in (3 h|2 h 59 m)\.'),
     ):
-        page.goto(live_server.url + url("change", run))
+        page.goto(url("change", run))
         headline = page.locator("h1.durable-sentence")
         texts = [headline.inner_text()]
         if run != "asleep":
@@ -348,10 +314,9 @@ def test_the_headline_counts_on(sign_in: LogIn, live_server: "LiveServer", stage
         assert page.locator("p.durable-hidden[role=status]").inner_text() == ""  # a change of the seconds is not told
 
 
-def test_a_new_headline_is_announced_with_its_own_time(sign_in: LogIn, live_server: "LiveServer", stage: Stage) -> None:
+def test_a_new_headline_is_announced_with_its_own_time(sign_in: LogIn, stage: Stage) -> None:
     a_hung_step(stage)
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("change", "hung"))
+    page = sign_in(*OPERATOR, to=url("change", "hung"))
     page.get_by_text("for 1 h", exact=False).first.wait_for()
     began = timezone.now() - timedelta(minutes=7, seconds=5)  # the page counts whole seconds, from one before
     Activity.objects.update(began_at=began, attempt=2)
@@ -364,12 +329,11 @@ def test_a_new_headline_is_announced_with_its_own_time(sign_in: LogIn, live_serv
 
 
 def test_the_list_follows_what_happens_unless_runs_are_being_chosen(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, stage: Stage, complaints: list[str]
 ) -> None:
     for number in range(2):
         stage.start(flows.approve, id=f"run-{number}")
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("changelist"))
+    page = sign_in(*OPERATOR, to=url("changelist"))
     states = page.locator("#result_list .durable-state")
     get_run("run-0").cancel()
     page.locator("#result_list .durable-cancelled").wait_for(timeout=WAIT)
@@ -384,13 +348,12 @@ def test_the_list_follows_what_happens_unless_runs_are_being_chosen(
 
 
 def test_a_filter_is_narrowed_and_widened_and_its_runs_are_chosen(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
+    sign_in: LogIn, stage: Stage, complaints: list[str]
 ) -> None:
     for number in range(3):
         stage.start(flows.approve, id=f"order-{number}")
     stage.start(flows.nap, id="nap")
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("changelist"))
+    page = sign_in(*OPERATOR, to=url("changelist"))
     page.get_by_text("Add a filter").click()
     page.get_by_label("sleeping").check()
     page.get_by_role("combobox", name="Workflow").fill("tests.approve")
@@ -410,12 +373,9 @@ def test_a_filter_is_narrowed_and_widened_and_its_runs_are_chosen(
     assert complaints == []
 
 
-def test_names_of_old_code_are_suggested(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
-) -> None:
+def test_names_of_old_code_are_suggested(sign_in: LogIn, stage: Stage, complaints: list[str]) -> None:
     Run.objects.create(id="old", workflow="acme.gone", queue="fax", input="[]", created_at=stage.now)
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("changelist"))
+    page = sign_in(*OPERATOR, to=url("changelist"))
     page.get_by_text("Add a filter").click()
     known = page.locator("#known-workflow option[value='acme.gone']")
     assert known.count() == 0
@@ -427,13 +387,10 @@ def test_names_of_old_code_are_suggested(
     assert complaints == []
 
 
-def test_a_view_is_saved_and_opened_again(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
-) -> None:
+def test_a_view_is_saved_and_opened_again(sign_in: LogIn, stage: Stage, complaints: list[str]) -> None:
     stage.start(flows.approve, id="order")
     stage.start(flows.quick, id="done")
-    page = sign_in(*OPERATOR, "share_savedview")
-    page.goto(f"{live_server.url}{url('changelist')}?state=sleeping")
+    page = sign_in(*OPERATOR, "share_savedview", to=f"{url('changelist')}?state=sleeping")
     page.get_by_text("Views", exact=True).click()
     page.get_by_label("Save this view as").fill("waiting orders")
     page.get_by_label("for all users").check()
@@ -479,14 +436,11 @@ def test_a_chart_is_one_stop_of_the_keyboard_and_says_what_a_bar_has(
     assert complaints == []
 
 
-def test_the_keyboard_goes_from_row_to_row_and_past_them(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str]
-) -> None:
+def test_the_keyboard_goes_from_row_to_row_and_past_them(sign_in: LogIn, stage: Stage, complaints: list[str]) -> None:
     for number in range(20):
         stage.start(flows.approve, id=f"order-{number:02}")
         stage.advance(seconds=1)
-    page = sign_in(*OPERATOR)
-    page.goto(live_server.url + url("changelist"))
+    page = sign_in(*OPERATOR, to=url("changelist"))
     first = page.get_by_label("Choose run order-19")
     first.focus()
     page.keyboard.press("ArrowDown")
@@ -507,9 +461,9 @@ def test_the_keyboard_goes_from_row_to_row_and_past_them(
 
 
 def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
-    sign_in: LogIn, live_server: "LiveServer", stage: Stage, complaints: list[str], monkeypatch: pytest.MonkeyPatch
+    sign_in: LogIn, stage: Stage, complaints: list[str]
 ) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": True, "rollback_broken": False})
+    flows.SWITCH["broken"] = True
     stage.start(flows.branches, id="branches")
     stage.start(flows.switched, id="failed")
     stage.start(flows.stubborn, id="retrying")
@@ -519,7 +473,7 @@ def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
     addresses = [
         "/admin/durable/",
         url("causes"),
-        reverse("admin:durable_run_cause", args=[cause]),
+        url("cause", cause),
         url("changelist"),
         f"{url('changelist')}?state=failed&state=sleeping&since=day&columns=state&columns=what&columns=wakes&sort=created_at",
         url("change", "branches"),
@@ -534,7 +488,7 @@ def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
     ]
     found = []
     for number, address in enumerate(addresses):
-        page.goto(live_server.url + address)
+        page.goto(address)
         show_as(page, scheme="light", size=NARROW)
         wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wider <= 0, f"{address} is {wider} pixels wider than a telephone"

@@ -17,7 +17,6 @@ from tests.support.barriers import RULES, barriers, show_as
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-    from pytest_django.live_server_helper import LiveServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -31,17 +30,8 @@ LOOKS = {
 }
 #: Parts of pages, downloads, lists of names and redirections.
 NO_PAGES = {
-    "names",
-    "overview",
-    "bulk_live",
-    "lead",
-    "live",
-    "stream",
-    "export",
-    "raw",
-    "bulk",
-    "save_view",
-    "delete_view",
+    *("names", "overview", "bulk_live", "lead", "live", "stream"),
+    *("export", "raw", "bulk", "save_view", "delete_view"),
 }
 
 
@@ -58,10 +48,8 @@ def test_barriers_are_found_with_each_place_and_only_where_the_test_looks(page: 
     assert "document-title" in everywhere
 
 
-def test_no_page_has_barriers(
-    sign_in: Callable[..., Page], live_server: LiveServer, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(flows.SWITCH, "broken", True)
+def test_no_page_has_barriers(sign_in: Callable[..., Page], stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
     site = make_site(stage)
     a_hung_step(stage)
     paths = [path_of(f"admin:durable_run_{name}", each, site) for name, each in PAGES.items() if name not in NO_PAGES]
@@ -76,7 +64,7 @@ def test_no_page_has_barriers(
     found: dict[str, list[str]] = {}
     # the search of the log is Django's own
     for path in paths:
-        page.goto(live_server.url + path)
+        page.goto(path)
         page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
         for look, (scheme, forced, size, rules) in LOOKS.items():
             show_as(page, scheme=scheme, forced=forced, size=size)

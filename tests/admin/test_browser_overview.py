@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from django.urls import reverse
 from django.utils import timezone
 
 from durable import Context, CriticalError, workflow
@@ -23,7 +22,6 @@ from tests.support.rollups import settle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
-    from pytest_django.live_server_helper import LiveServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -128,11 +126,9 @@ class Hand:
         return self.clicks + self.scrolls
 
 
-def test_from_the_index_to_what_is_wrong_where_and_why_is_one_click(
-    operator_page: Page, live_server: LiveServer, incident: str
-) -> None:
+def test_from_the_index_to_what_is_wrong_where_and_why_is_one_click(operator_page: Page, incident: str) -> None:
     hand = Hand(operator_page)
-    operator_page.goto(f"{live_server.url}/admin/")
+    operator_page.goto("/admin/")
     hand.see(operator_page.get_by_text("causes of failure need a person"))
     hand.click(operator_page.get_by_role("link", name="Durable 3 causes of failure"))
     hand.see(operator_page.get_by_role("heading", level=1, name="3 causes of failure need a person"))
@@ -144,10 +140,8 @@ def test_from_the_index_to_what_is_wrong_where_and_why_is_one_click(
     assert hand.effort == 1
 
 
-def test_to_recover_one_run_from_the_overview_is_two_clicks(
-    operator_page: Page, live_server: LiveServer, incident: str
-) -> None:
-    operator_page.goto(f"{live_server.url}/admin/durable/")
+def test_to_recover_one_run_from_the_overview_is_two_clicks(operator_page: Page, incident: str) -> None:
+    operator_page.goto("/admin/durable/")
     hand = Hand(operator_page)
     hand.click(operator_page.locator(".durable-cause").first.get_by_role("link", name="recover it alone"))
     hand.click(operator_page.get_by_role("button", name="Recover", exact=True))
@@ -158,10 +152,8 @@ def test_to_recover_one_run_from_the_overview_is_two_clicks(
     assert list(Run.objects.filter(state="pending").values_list("id", flat=True)) == [newest]
 
 
-def test_to_recover_all_runs_of_a_cause_from_the_overview_is_two_clicks(
-    operator_page: Page, live_server: LiveServer, incident: str
-) -> None:
-    operator_page.goto(f"{live_server.url}/admin/durable/")
+def test_to_recover_all_runs_of_a_cause_from_the_overview_is_two_clicks(operator_page: Page, incident: str) -> None:
+    operator_page.goto("/admin/durable/")
     hand = Hand(operator_page)
     hand.click(operator_page.get_by_role("link", name=f"Recover these {OF_ONE_CAUSE}"))
     hand.see(operator_page.get_by_text(f"Recover {OF_ONE_CAUSE} runs"))
@@ -172,11 +164,9 @@ def test_to_recover_all_runs_of_a_cause_from_the_overview_is_two_clicks(
     assert incident in order.input
 
 
-def test_to_recover_one_run_from_the_index_is_two_clicks(
-    operator_page: Page, live_server: LiveServer, incident: str, is_wide: bool
-) -> None:
+def test_to_recover_one_run_from_the_index_is_two_clicks(operator_page: Page, incident: str, is_wide: bool) -> None:
     hand = Hand(operator_page)
-    operator_page.goto(f"{live_server.url}/admin/")
+    operator_page.goto("/admin/")
     row = operator_page.locator(".durable-incidents > li").first
     hand.see(row.get_by_text("charge · GatewayTimeout").first)  # what, where and why, before any click
     hand.see(row.get_by_text("no answer for #").first)
@@ -193,10 +183,10 @@ def test_to_recover_one_run_from_the_index_is_two_clicks(
 
 
 def test_to_recover_all_runs_of_a_cause_from_the_index_is_two_clicks(
-    operator_page: Page, live_server: LiveServer, incident: str, is_wide: bool
+    operator_page: Page, incident: str, is_wide: bool
 ) -> None:
     hand = Hand(operator_page)
-    operator_page.goto(f"{live_server.url}/admin/")
+    operator_page.goto("/admin/")
     row = operator_page.locator(".durable-incidents > li").first
     hand.click(row.get_by_text(f"Recover these {OF_ONE_CAUSE}"))
     hand.click(row.get_by_role("button", name="Recover", exact=True))
@@ -209,10 +199,10 @@ def test_to_recover_all_runs_of_a_cause_from_the_index_is_two_clicks(
 @pytest.mark.parametrize("verb", ["Recover", "Only the newest"])
 @pytest.mark.parametrize("place", [0, 4, 9])
 def test_each_of_ten_causes_is_recovered_from_the_index_with_two_clicks(
-    operator_page: Page, live_server: LiveServer, ten_causes: str, is_wide: bool, place: int, verb: str
+    operator_page: Page, ten_causes: str, is_wide: bool, place: int, verb: str
 ) -> None:
     hand = Hand(operator_page)
-    operator_page.goto(f"{live_server.url}/admin/")
+    operator_page.goto("/admin/")
     rows = operator_page.locator(".durable-incidents > li")
     assert rows.count() == 10
     hand.see(rows.nth(place).get_by_role("link", name=f"step {ten_causes[place]} · CriticalError"))
@@ -229,13 +219,13 @@ def test_each_of_ten_causes_is_recovered_from_the_index_with_two_clicks(
 
 
 def test_each_of_fifty_causes_is_recovered_from_the_index_with_two_clicks(
-    operator_page: Page, live_server: LiveServer, fifty_causes: list[str], is_wide: bool
+    operator_page: Page, fifty_causes: list[str], is_wide: bool
 ) -> None:
     """On a wide window none of them takes a scroll, on a telephone the last ones take one."""
     efforts = {}
     for place, verb in [(place, verb) for place in RECOVERED for verb in ("Recover", "Only the newest")]:
         name = fifty_causes[place]
-        operator_page.goto(f"{live_server.url}/admin/")
+        operator_page.goto("/admin/")
         hand = Hand(operator_page)
         title = operator_page.get_by_role("link", name=f"step {name} · CriticalError", exact=True)
         hand.see(title)
@@ -259,10 +249,8 @@ def test_each_of_fifty_causes_is_recovered_from_the_index_with_two_clicks(
     assert len(efforts) == 2 * len(RECOVERED)
 
 
-def test_the_overview_is_used_with_the_keyboard_alone(
-    operator_page: Page, live_server: LiveServer, incident: str
-) -> None:
-    operator_page.goto(f"{live_server.url}/admin/durable/")
+def test_the_overview_is_used_with_the_keyboard_alone(operator_page: Page, incident: str) -> None:
+    operator_page.goto("/admin/durable/")
     operator_page.keyboard.press("Tab")
     assert operator_page.evaluate("document.activeElement.className") == "skip-to-content-link"
     operator_page.keyboard.press("Enter")
@@ -278,19 +266,17 @@ def test_the_overview_is_used_with_the_keyboard_alone(
 
 
 def addresses(cause: str) -> list[str]:
-    return ["/admin/", "/admin/durable/", url("causes"), reverse("admin:durable_run_cause", args=[cause])]
+    return ["/admin/", "/admin/durable/", url("causes"), url("cause", cause)]
 
 
 PARTS = ("timeline", "history", "events", "payloads", "attempts", "messages", "logs", "related", "audit")
 
 
-def test_no_part_of_a_page_is_a_barrier_however_small(
-    operator_page: Page, live_server: LiveServer, incident: str
-) -> None:
+def test_no_part_of_a_page_is_a_barrier_however_small(operator_page: Page, incident: str) -> None:
     found = []
     others = [url("running"), url("workers"), *(f"{url('change', LONG)}?part={part}" for part in PARTS)]
     for address in [*addresses(incident), url("changelist"), *others]:
-        operator_page.goto(live_server.url + address)
+        operator_page.goto(address)
         for scheme in ("light",) if address in others else ("light", "dark"):
             show_as(operator_page, scheme=scheme, size={"width": 1280, "height": 720})
             violations = barriers(operator_page)
@@ -301,9 +287,7 @@ def test_no_part_of_a_page_is_a_barrier_however_small(
 
 
 @pytest.mark.parametrize("width", [390, 320])
-def test_pages_fit_on_a_telephone_with_names_of_any_length(
-    operator_page: Page, live_server: LiveServer, incident: str, width: int
-) -> None:
+def test_pages_fit_on_a_telephone_with_names_of_any_length(operator_page: Page, incident: str, width: int) -> None:
     complaints = complaints_of(operator_page)
     with acting_as(Actor("cli", label="ada"), reason="x" * 300):
         a_bulk = bulk.apply("pause", ["order-0"]).bulk_id
@@ -318,7 +302,7 @@ def test_pages_fit_on_a_telephone_with_names_of_any_length(
         f"{url('changelist')}?state=completed",
         url("bulk_result", a_bulk),
     ]:
-        operator_page.goto(live_server.url + address)
+        operator_page.goto(address)
         wider = operator_page.evaluate(BEYOND)
         assert operator_page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{address}: {wider}"
     assert complaints == []
@@ -326,14 +310,14 @@ def test_pages_fit_on_a_telephone_with_names_of_any_length(
 
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_pages_fit_on_a_telephone_with_all_parts_open(
-    operator_page: Page, live_server: LiveServer, incident: str, stage: Stage, language: str
+    operator_page: Page, incident: str, stage: Stage, language: str
 ) -> None:
     Run.objects.exclude(finished_at=None).update(finished_at=timezone.now() - timedelta(minutes=10))
     settle(timezone.now())
     operator_page.set_extra_http_headers({"Accept-Language": language})
     operator_page.set_viewport_size({"width": 320, "height": 800})
     for address in [*addresses(incident), url("changelist"), url("change", "undone"), url("workflow", "tests.saga")]:
-        operator_page.goto(live_server.url + address)
+        operator_page.goto(address)
         operator_page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
         wider = operator_page.evaluate(BEYOND)
         assert operator_page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{address}: {wider}"
@@ -343,12 +327,10 @@ def test_pages_fit_on_a_telephone_with_all_parts_open(
 
 @pytest.mark.parametrize("language", ["en", "de"])
 @pytest.mark.parametrize("width", [1440, 1366, 1280, 1024])
-def test_the_list_has_all_its_columns_in_sight(
-    operator_page: Page, live_server: LiveServer, incident: str, language: str, width: int
-) -> None:
+def test_the_list_has_all_its_columns_in_sight(operator_page: Page, incident: str, language: str, width: int) -> None:
     operator_page.set_extra_http_headers({"Accept-Language": language})
     operator_page.set_viewport_size({"width": width, "height": 800})
-    operator_page.goto(f"{live_server.url}{url('changelist')}?children=true")
+    operator_page.goto(f"{url('changelist')}?children=true")
     undone = {"en": "failed, undone", "de": "fehlgeschlagen, rückgängig gemacht"}[language]
     operator_page.get_by_text(undone).first.wait_for()
     hidden = "[...document.querySelectorAll('.durable-scroll')].map(each => each.scrollWidth - each.clientWidth)"
@@ -356,10 +338,10 @@ def test_the_list_has_all_its_columns_in_sight(
 
 
 def test_states_and_verbs_keep_their_shapes_where_the_browser_replaces_colours(
-    operator_page: Page, live_server: LiveServer, incident: str
+    operator_page: Page, incident: str
 ) -> None:
     operator_page.emulate_media(forced_colors="active")
-    operator_page.goto(f"{live_server.url}/admin/durable/")
+    operator_page.goto("/admin/durable/")
     shapes = operator_page.locator(".durable-counts .durable-state").evaluate_all(
         """states => states.map(each => {
             const shape = getComputedStyle(each, "::before");
@@ -370,7 +352,7 @@ def test_states_and_verbs_keep_their_shapes_where_the_browser_replaces_colours(
     )
     assert len(shapes) == 8
     assert all(shapes)
-    operator_page.goto(f"{live_server.url}{url('changelist')}?state=failed")  # no verb of the overview comes first
+    operator_page.goto(f"{url('changelist')}?state=failed")  # no verb of the overview comes first
     edges = operator_page.locator("#content .button").evaluate_all(
         "buttons => buttons.map(each => parseFloat(getComputedStyle(each).borderTopWidth))"
     )
@@ -378,11 +360,9 @@ def test_states_and_verbs_keep_their_shapes_where_the_browser_replaces_colours(
     assert max(edges) >= 2  # the first verb is told from the others by its edge
 
 
-def test_a_page_is_printed_without_its_menus_and_verbs(
-    operator_page: Page, live_server: LiveServer, incident: str
-) -> None:
+def test_a_page_is_printed_without_its_menus_and_verbs(operator_page: Page, incident: str) -> None:
     operator_page.emulate_media(media="print")
-    operator_page.goto(live_server.url + addresses(incident)[3])
+    operator_page.goto(addresses(incident)[3])
     assert operator_page.get_by_text("no answer for #").first.is_visible()
     assert operator_page.get_by_text("order-3").first.is_visible()
     for gone in ("#header", ".durable-places", ".durable-verbs", ".submit-row"):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from html import unescape
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +13,11 @@ from django.test import Client
 from durable import Context, Found, Unknown, get_run, workflow
 from durable.models import Cause, OperatorAction, Run
 from tests.admin.conftest import OPERATOR, Stage
-from tests.admin.pages import hidden, text_of, url
-from tests.support.barriers import barriers, show_as
+from tests.admin.pages import confirm, hidden, read, text_of, url
+from tests.support.barriers import look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-    from pytest_django.live_server_helper import LiveServer
 
 pytestmark = pytest.mark.django_db
 
@@ -69,12 +66,12 @@ def asked(run_id: str = "run", at: str = "charge") -> str:
 
 
 def answered(client: Client, address: str, said: str, **more: str) -> Any:
-    return client.post(address, {**hidden(client.get(address)), "said": said, "reason": "I looked", **more})
+    return confirm(client, address, more, said=said, reason="I looked")
 
 
 def test_the_page_has_the_facts(stage: Stage, settler: Client) -> None:
     stage.start(order, 42, id="run")
-    body = unescape(text_of(settler.get(asked())))
+    body = read(settler, asked())
     assert "Was it done?" in body
     assert "charge(42, 990)" in body
     assert "Nobody knows whether attempt 1 was done." in body
@@ -166,8 +163,7 @@ def test_the_run_offers_what_helps(stage: Stage, settler: Client, log_in: LogIn)
     assert "What failed, or waits for a person, is tried again" in body
     assert "it would be refused" not in body
     STATE["is_down"] = False
-    answer = settler.post(url("act", "run", "recover"), {**hidden(settler.get(url("act", "run", "recover")))})
-    assert answer.status_code == 302
+    assert confirm(settler, url("act", "run", "recover")).status_code == 302
     assert stage.settle("run").state == "completed"
     assert url("act", "run", "settle") not in text_of(settler.get(url("change", "run")))
     other = log_in(*OPERATOR, name="olga")
@@ -214,49 +210,31 @@ def test_the_list_offers_it_where_runs_wait(stage: Stage, settler: Client) -> No
 
 def test_a_restart_and_a_cancel_say_that_nobody_knows(stage: Stage, settler: Client) -> None:
     stage.start(order, 1, id="run")
-    restart = unescape(text_of(settler.get(url("act", "run", "restart"))))
-    assert 'Nobody knows whether "charge" was done: it would be done again' in restart
-    cancel = unescape(text_of(settler.get(url("act", "run", "cancel"))))
-    assert "nobody will be asked any more" in cancel
-    replay = unescape(text_of(settler.get(url("replay", "run") + "?at=charge")))
-    assert 'Nobody knows whether "charge" was done: it would be done again' in replay
-
-
-def look_at(page: Page, complaints: list[str], name: str) -> None:
-    """Look at the page with axe, at two widths, in light and dark; what axe sets is no complaint."""
-    for scheme, width in product(("dark", "light"), (390, 1440)):
-        show_as(page, scheme=scheme, size={"width": width, "height": 900})
-        if folder := os.environ.get("DURABLE_SHOTS"):
-            page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png", full_page=True)
-        found = barriers(page)
-        assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] != "minor"] == [], name
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
-    complaints.clear()
+    for address in (url("act", "run", "restart"), url("replay", "run") + "?at=charge"):
+        assert 'Nobody knows whether "charge" was done: it would be done again' in read(settler, address)
+    assert "nobody will be asked any more" in read(settler, url("act", "run", "cancel"))
 
 
 @pytest.mark.browser
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_a_person_answers_in_the_browser(
-    sign_in: Callable[..., Page], live_server: LiveServer, stage: Stage, complaints: list[str]
-) -> None:
+def test_a_person_answers_in_the_browser(sign_in: Callable[..., Page], stage: Stage, complaints: list[str]) -> None:
     stage.start(order, HOSTILE, id="run")
-    page = sign_in(*ALL)
-    page.goto(live_server.url + url("change", "run"))
+    page = sign_in(*ALL, to=url("change", "run"))
     page.get_by_role("link", name="Settle", exact=True).click()
     page.get_by_role("heading", name="Was it done?").wait_for()
-    look_at(page, complaints, "settle")
+    look(page, "settle", complaints)
     page.get_by_label("It was done").check()
     page.get_by_label("Result (JSON)").fill('"r-hand"')
     page.get_by_role("textbox", name="Reason").fill("the bank says so")
     page.get_by_role("button", name="Settle the step").click()
     page.get_by_text("The step is settled, and the run goes on.").wait_for()
     stage.start(held, 9, id="other")
-    page.goto(live_server.url + url("act", "other", "settle"))
-    look_at(page, complaints, "used-up")
-    page.goto(live_server.url + url("bulk") + "?verb=settle&id=other")
-    look_at(page, complaints, "settle-many")
+    page.goto(url("act", "other", "settle"))
+    look(page, "used-up", complaints)
+    page.goto(url("bulk") + "?verb=settle&id=other")
+    look(page, "settle-many", complaints)
     assert stage.settle("run").state == "completed"
     assert get_run("run").output == "r-hand"
     assert complaints == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from axe_playwright_python.sync_playwright import Axe
@@ -42,3 +44,26 @@ def barriers(
     options = {"runOnly": list(rules), **_CHEAPLY}
     found = page.evaluate("([context, options]) => axe.run(context ?? document, options)", [context, options])
     return list(found["violations"])
+
+
+def look(
+    page: Page,
+    name: str,
+    complaints: list[str] | None = None,
+    *,
+    schemes: Sequence[str] = ("dark", "light"),
+    but: str | None = None,
+) -> None:
+    """Assert that the page has no barrier, wide and on a telephone, and reaches beyond the window in neither.
+
+    What axe sets is none of the browser's `complaints`. With DURABLE_SHOTS a picture of each look is kept there.
+    """
+    for scheme, width in product(schemes, (390, 1440)):
+        show_as(page, scheme=scheme, size={"width": width, "height": 900})
+        if folder := os.environ.get("DURABLE_SHOTS"):
+            page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (name, scheme, width)
+        found = [(each["id"], each["nodes"][0]["html"][:200]) for each in barriers(page, but=but)]
+        assert found == [], (name, scheme, width)
+    if complaints is not None:
+        complaints.clear()
