@@ -31,6 +31,7 @@ from tests.admin.conftest import Stage
 
 pytestmark = pytest.mark.django_db
 
+SwitchOn = Callable[..., None]
 CALLED: list[Alert] = []
 CALL = {"type": "call", "function": f"{__name__}.called"}
 
@@ -46,7 +47,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def switch_on(settings: Settings) -> Callable[..., None]:
+def switch_on(settings: Settings) -> SwitchOn:
     """Set the setting; without targets, a function of this module is called."""
 
     def switch(*targets: Mapping[str, Any], **others: Any) -> None:
@@ -54,13 +55,6 @@ def switch_on(settings: Settings) -> Callable[..., None]:
         settings.DURABLE = {**settings.DURABLE, "ALERTS": alerts}
 
     return switch
-
-
-@pytest.fixture
-def hook() -> Iterator[Hook]:
-    """A web server that notes requests."""
-    with Hook() as hook:
-        yield hook
 
 
 class Hook:
@@ -86,16 +80,18 @@ class Hook:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
 
-    def __enter__(self) -> Hook:
-        self.thread.start()
-        return self
 
-    def __exit__(self, *_error: object) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    """A web server that notes requests."""
+    found = Hook()
+    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
 
 
 def look(stage: Stage, watch: Watch | None = None) -> list[Run]:
@@ -109,7 +105,7 @@ def look(stage: Stage, watch: Watch | None = None) -> list[Run]:
 
 
 class TestCauses:
-    def test_a_new_one_is_told_once(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_a_new_one_is_told_once(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on(site="https://shop.example.org/")
         for number in range(3):
             stage.start(flows.switched, number, id=f"run-{number}")
@@ -123,7 +119,7 @@ class TestCauses:
         assert alert.url == f"https://shop.example.org/admin/durable/run/causes/{fingerprint}/"
         assert "no answer" not in json.dumps(alert.data())  # no text of an error
 
-    def test_its_end_is_told_and_that_it_begins_again(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_its_end_is_told_and_that_it_begins_again(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on(site="https://shop.example.org")
         stage.start(flows.switched, id="run")
         watch = Watch(patience=timedelta(seconds=60))
@@ -146,13 +142,13 @@ class TestCauses:
         assert CALLED[1].ended_at > CALLED[1].began_at
         assert len({each.id for each in CALLED}) == 3
 
-    def test_what_failed_long_ago_is_not_told(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_what_failed_long_ago_is_not_told(self, stage: Stage, switch_on: SwitchOn) -> None:
         stage.start(flows.switched, id="run")
         stage.advance(hours=2)
         switch_on()
         assert look(stage) == []
 
-    def test_it_stays_told_of_while_its_runs_are_failed(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_it_stays_told_of_while_its_runs_are_failed(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on()
         stage.start(flows.switched, id="run")
         look(stage)
@@ -161,7 +157,7 @@ class TestCauses:
         assert AlertState.objects.get().ended_at is None
         assert len(CALLED) == 1
 
-    def test_muted_ones_are_silent(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_muted_ones_are_silent(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on()
         stage.start(flows.switched, id="run")
         causes.mute(Cause.objects.get().fingerprint)
@@ -173,7 +169,7 @@ class TestCauses:
         assert [each.is_over for each in CALLED] == [False]
         assert AlertState.objects.get().ended_at is not None
 
-    def test_a_stuck_compensation_is_one_of_its_own(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_a_stuck_compensation_is_one_of_its_own(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on(events=["rollback"])
         flows.SWITCH["rollback_broken"] = True
         stage.start(flows.saga, id="stuck")
@@ -183,7 +179,7 @@ class TestCauses:
         assert alert.kind == "rollback"
         assert alert.title.startswith('A compensation has stopped at "charge"')
 
-    def test_alerts_that_cannot_be_sent_alert_nobody(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_alerts_that_cannot_be_sent_alert_nobody(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on({"type": "call", "function": f"{__name__}.nowhere"})
         stage.start(flows.switched, id="run")
         [sending] = look(stage)
@@ -199,7 +195,7 @@ class TestCauses:
             Watch().look(stage.now)
 
     def test_looks_cost_a_constant_number_of_queries(
-        self, stage: Stage, switch_on: Callable[..., None], django_assert_max_num_queries: Any
+        self, stage: Stage, switch_on: SwitchOn, django_assert_max_num_queries: Any
     ) -> None:
         switch_on(events=["cause", "rollback", "queue"])
         stage.start(flows.switched, id="run")
@@ -214,9 +210,7 @@ class TestCauses:
 
 
 class TestHungSteps:
-    def test_one_step_in_many_runs_is_one_alert_until_none_hangs(
-        self, stage: Stage, switch_on: Callable[..., None]
-    ) -> None:
+    def test_one_step_in_many_runs_is_one_alert_until_none_hangs(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on(events=["hung_step"])
         for number in range(3):
             run = stage.start(flows.approve, id=f"run-{number}", settle=False)
@@ -224,15 +218,8 @@ class TestHungSteps:
             lease = stage.now + timedelta(hours=1)
             Run.objects.filter(pk=run.pk).update(lease_expires_at=lease)
             began_at = stage.now - timedelta(minutes=40 + number)
-            Activity.objects.create(
-                run=run,
-                location="prepare",
-                attempt=1,
-                kind="step",
-                fence=claimed.fence,
-                began_at=began_at,
-                timeout=3060,
-            )
+            what = {"location": "prepare", "attempt": 1, "kind": "step", "fence": claimed.fence}
+            Activity.objects.create(run=run, began_at=began_at, timeout=3060, **what)
         look(stage)
         look(stage)
         [alert] = CALLED
@@ -244,7 +231,7 @@ class TestHungSteps:
 
 
 class TestQueues:
-    def test_one_without_a_worker_is_told_after_a_while(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_one_without_a_worker_is_told_after_a_while(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on(events=["queue"], site="https://shop.example.org")
         stage.start(flows.approve, id="run")
         watch = Watch(patience=timedelta(seconds=60))
@@ -261,7 +248,7 @@ class TestQueues:
 
 class TestOnce:
     @pytest.mark.django_db(transaction=True)
-    def test_of_processes_that_look_at_once_one_tells(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_of_processes_that_look_at_once_one_tells(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on()
         stage.start(flows.switched, id="run")
         together = threading.Barrier(4)
@@ -283,7 +270,7 @@ class TestOnce:
 
     @pytest.mark.django_db(transaction=True)
     def test_a_look_that_dies_before_its_commit_is_made_up_for(
-        self, stage: Stage, switch_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+        self, stage: Stage, switch_on: SwitchOn, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         switch_on()
         stage.start(flows.switched, id="run")
@@ -301,7 +288,7 @@ class TestOnce:
 
 
 class TestTargets:
-    def test_mail(self, stage: Stage, switch_on: Callable[..., None], mailoutbox: list[mail.EmailMessage]) -> None:
+    def test_mail(self, stage: Stage, switch_on: SwitchOn, mailoutbox: list[mail.EmailMessage]) -> None:
         switch_on({"type": "mail", "to": ["ops@example.org"]}, from_email="durable@example.org")
         stage.start(flows.switched, id="run")
         look(stage)
@@ -321,7 +308,7 @@ class TestTargets:
             f"\n\nSince {began:%Y-%m-%d %H:%M} UTC until {stage.now:%Y-%m-%d %H:%M} UTC"
         )
 
-    def test_a_signed_webhook(self, stage: Stage, switch_on: Callable[..., None], hook: Hook) -> None:
+    def test_a_signed_webhook(self, stage: Stage, switch_on: SwitchOn, hook: Hook) -> None:
         switch_on({"type": "webhook", "url": hook.url, "secret": "s3cret"})
         stage.start(flows.switched, id="run")
         [run] = look(stage)
@@ -334,9 +321,7 @@ class TestTargets:
         assert headers["Content-Type"] == "application/json"
         assert "s3cret" not in run.input  # the settings are not recorded
 
-    def test_a_webhook_that_refuses_is_tried_again(
-        self, stage: Stage, switch_on: Callable[..., None], hook: Hook
-    ) -> None:
+    def test_a_webhook_that_refuses_is_tried_again(self, stage: Stage, switch_on: SwitchOn, hook: Hook) -> None:
         switch_on({"type": "webhook", "url": hook.url, "secret": "s3cret"})
         hook.statuses += [500, 302, 429]
         stage.start(flows.switched, id="run")
@@ -348,14 +333,14 @@ class TestTargets:
         assert len(hook.received) == 4  # the redirect was not followed
         assert len({headers["Idempotency-Key"] for headers, _ in hook.received}) == 1
 
-    def test_one_that_fails_holds_up_no_other(self, stage: Stage, switch_on: Callable[..., None], hook: Hook) -> None:
+    def test_one_that_fails_holds_up_no_other(self, stage: Stage, switch_on: SwitchOn, hook: Hook) -> None:
         switch_on(CALL, {"type": "webhook", "url": hook.url, "secret": "x"}, {**CALL})
         hook.statuses += [500]
         stage.start(flows.switched, id="run")
         assert len(look(stage)) == 3
         assert len(CALLED) == 2
 
-    def test_one_that_was_taken_out_ends_its_runs(self, stage: Stage, switch_on: Callable[..., None]) -> None:
+    def test_one_that_was_taken_out_ends_its_runs(self, stage: Stage, switch_on: SwitchOn) -> None:
         switch_on(CALL, CALL)
         stage.start(flows.switched, id="run")
         Watch().look(stage.now)
@@ -385,7 +370,7 @@ class TestTheSetting:
         [message] = check_alerts()
         assert (message.id, said in message.msg, bool(message.hint)) == ("durable.E014", True, True)
 
-    def test_a_right_one_is_none(self, switch_on: Callable[..., None]) -> None:
+    def test_a_right_one_is_none(self, switch_on: SwitchOn) -> None:
         switch_on(CALL, {"type": "mail", "to": ["a@example.org"]}, site="https://example.org")
         assert check_alerts() == []
 
