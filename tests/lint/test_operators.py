@@ -13,7 +13,7 @@ from durable.core.records import WhenParentEnds
 from durable.core.results import QueueMessage
 from durable.lint import known
 from durable.lint.rules.starts import CHOICES
-from durable.operations.start_options import IfOpen, Keep, WhenFull
+from durable.operations.start_options import IfOpen, Keep, WhenDeleted, WhenFull
 
 
 def public(of: type) -> set[str]:
@@ -50,5 +50,6 @@ def test_the_options_are_those_of_starts() -> None:
     assert set(CHOICES["if_open"]) == set(get_args(IfOpen))
     assert set(CHOICES["keep"]) == set(get_args(Keep))
     assert set(CHOICES["when_full"]) == set(get_args(WhenFull))
+    assert set(CHOICES["when_deleted"]) == set(get_args(WhenDeleted))
     assert set(CHOICES["when_parent_ends"]) == {str(each) for each in WhenParentEnds}
     assert all(hasattr(Workflow, name) for name in known.START_METHODS)

@@ -60,6 +60,7 @@ CHOICES: Final = {
     "keep": ("last", "first"),
     "when_full": ("drop",),
     "when_parent_ends": ("cancel", "leave"),
+    "when_deleted": ("leave", "cancel"),
 }
 #: Operations that may take long enough for a child to end.
 _WAITS: Final = frozenset(

@@ -84,6 +84,8 @@ def wrong_options(ctx: Context, order_id: int):
     def start():
         bill.using(if_open="join", key="k").start(order_id)  # expect: W161
         bill.using(delay=5, debounce=5, key="k").start(order_id)  # expect: W161
+        bill.using(about="shop.order:1", when_deleted="delete").start(order_id)  # expect: W161
+        bill.using(about="shop.order:1", when_deleted="cancel").start(order_id)
         bill.using(if_open="return").start(order_id)  # expect: W161
         bill.using(id="x").start_many([(1,)])  # expect: W161
         bill.using(key="x").start_many([(1,)])  # expect: W161
