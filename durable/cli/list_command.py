@@ -36,6 +36,7 @@ from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.humanize import byte_size, moment, relative, shortened, span, thousands
 from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.reading import from_replica, reading
+from durable.inspection.run_facts import is_known_model
 from durable.inspection.undone import state_word
 from durable.inspection.wording import display_place, told_of_source
 from durable.listings.events import EVENT_WAITS, EVENTS
@@ -211,6 +212,16 @@ def _children(output: Output, asked: Mapping[str, Any]) -> None:
         output.line(counted(count_children(asked["run"].id)) or "no children")
 
 
+def _search(options: Namespace) -> dict[str, Any]:
+    """Return the text that is searched for. An empty list would hide that the name of a model is misspelled."""
+    model = (options.about or "").partition(":")[0]
+    if "." in model and not is_known_model(model):
+        raise CommandError(
+            f"--about: there is no model {model[:64]!r}, and no run is about one of it", returncode=Exit.USAGE
+        )
+    return {"search": options.search}
+
+
 _RUNS: Final = ListCommand(
     name="list",
     help="List runs, the newest first unless `--sort` says otherwise.",
@@ -218,7 +229,7 @@ _RUNS: Final = ListCommand(
     arguments=[
         argument("search", nargs="?", default="", help="an id, the beginning of one, or a part of an error's text")
     ],
-    asks=lambda options: {"search": options.search},
+    asks=_search,
     table={
         "ID": "id",
         "WORKFLOW": "workflow",

@@ -4,7 +4,7 @@ about one thing; `partition` makes the tables anew in parts; `restored` decides 
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -46,7 +46,7 @@ from durable.inspection.database import (
     wrong_partitions,
     wrong_routines,
 )
-from durable.inspection.findings import collect_findings
+from durable.inspection.findings import KINDS, collect_findings
 from durable.inspection.humanize import moment, plural, relative, span
 from durable.inspection.limits import unused_limits, unused_rates
 from durable.inspection.reading import reading
@@ -71,6 +71,13 @@ OK: Final = "ok"
 NOTE: Final = "note"  # information
 SHOWN_DIFFERENCES: Final = 5
 PROBLEM: Final = "problem"  # an operator must act
+#: What the doctor looks at beside the findings about runs.
+_LOOKED_AT: Final = frozenset(
+    {
+        *("settings", "database", "routines", "partitions", "unsuitable", "network", "isolation", "clock", "redis"),
+        *("workers", "sweep", "mark", "schedules", "schedules_gone", "ticks_skipped", "limits_unused", "runs"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +92,18 @@ class Diagnosis:
     others: str = ""  # how many more runs there are
 
 
+def _kind(text: str) -> str:
+    if text not in (known := KINDS | _LOOKED_AT):
+        raise ArgumentTypeError(f"the doctor does not look at {text!r}; it looks at {', '.join(sorted(known))}")
+    return text
+
+
 @subcommand(
     "doctor",
     "Check database, Redis, workers, sweep and runs; exit with 1 when a person is needed.",
-    argument("--ignore", action="append", default=[], metavar="KIND", help="let this pass; may be given again"),
+    argument(
+        "--ignore", action="append", type=_kind, default=[], metavar="KIND", help="let this pass; may be given again"
+    ),
     formats("table", "json"),
 )
 def doctor_command(options: Namespace, output: Output) -> int:

@@ -59,6 +59,16 @@ _GONE = timedelta(seconds=15)  # a worker whose lease ended this long ago is not
 
 DIVERGED = "HistoryDivergedError"
 EXHAUSTED = "StepExhaustedError"
+#: Each kind of finding. `Finding` has them too, for readers.
+KINDS: Final = frozenset(
+    {
+        *("held", "exhausted", "failed", "crashed", "diverged", "mistake", "rollback_failed", "wait_overdue"),
+        *("unclaimed", "stale_lease", "bulk_stopped", "hung_step", "schedule_late", "tick_refused", "tick_missed"),
+        *("slot_free", "slot_idle", "line_still", "line_long", "slot_kept", "no_worker", "unknown_queue"),
+        *("queue_paused", "starts_held", "messages_left", "redis", "old_snapshot", "database_behind"),
+        *("database_held", "commits_lost", "retention_late", "transaction_ids", "end_refused"),
+    }
+)
 _BY_CAUSE: Final = gettext_lazy(
     "`durable causes` lists failed runs by cause, and `durable recover --cause` recovers those of one."
 )

@@ -439,6 +439,12 @@ def is_about(text: str) -> Q:
     return _is_in(rows_about(read_subject(text)))
 
 
+def is_known_model(label: str) -> bool:
+    """Return whether the project has the model, or a run is about an instance of one that it had."""
+    rows = RunSubject.objects.using(read_alias()).filter(model=label.lower())
+    return model_of(label) is not None or rows.exists()
+
+
 def rows_about(subject: Subject) -> QuerySet[RunSubject]:
     """Return the rows of what runs are about, one for each run about this."""
     return RunSubject.objects.using(read_alias()).filter(model=subject.model, object_pk=subject.key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
@@ -17,7 +19,9 @@ from django.utils import timezone
 from rq import SimpleWorker
 
 from durable import retention
+from durable.cli import maintenance
 from durable.inspection import database
+from durable.inspection.findings import KINDS
 from durable.models import OperatorAction, Run
 from durable.notifier import redis_clients, registry
 from durable.store import store_for
@@ -185,6 +189,13 @@ class TestDoctor:
         done = shell("doctor", "--ignore", "exhausted")
         assert done.status == 0
         assert "exhausted" in done.out
+
+    def test_what_it_does_not_look_at_cannot_be_let_pass(self, shell: Shell) -> None:
+        done = shell("doctor", "--ignore", "exausted")
+        assert (done.status, done.out) != (0, "")
+        assert "the doctor does not look at 'exausted'; it looks at bulk_stopped, clock, commits_lost, " in done.err
+        looked_at = {*re.findall(r'kind="(\w+)"', inspect.getsource(maintenance))}
+        assert looked_at - KINDS == maintenance._LOOKED_AT - {"redis"}
 
     def test_without_redis(self, shell: Shell, stage: Stage) -> None:
         queues = {"default": {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}}

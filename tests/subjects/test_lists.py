@@ -115,6 +115,10 @@ def test_the_command_line_lists_and_starts_runs_about_something(at: Runtime, ord
     assert [each.cancels for each in at.store.subjects(["r"])["r"]] == [True]
     with pytest.raises(CommandError, match=r"app\.model:key"):
         printed("list", "--about", "order 7")
+    with pytest.raises(CommandError, match=r"there is no model 'shop\.odrer'"):
+        printed("list", "--about", "shop.odrer:42")
+    RunSubject.objects.update(model="gone.model")
+    assert "r" in printed("list", "--about", f"gone.Model:{order.pk}", "--output", "ids")
 
 
 def test_the_run_s_page_shows_what_it_is_about(at: Runtime, ada: Client, user: User, orders: Orders) -> None:
