@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,22 +21,16 @@ from durable.operations import Actor, acting_as, bulk, eligibility
 from durable.operations.bulk_decisions import ago_on, astop_here
 from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash
+from tests.operations.conftest import NOW
 from tests.support.runs import stored_runs
 from tests.support.stores import in_force, passed
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROOT = Actor("admin", User(username="root", is_superuser=True))
 
 
 @workflow(name="tests.bulk.waiting")
 def waiting(ctx: Context) -> None:
     ctx.queue.next("wait", ["mail"])
-
-
-@pytest.fixture
-def h(monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
-    with Harness(now=NOW) as harness:
-        yield harness
 
 
 def started(count: int) -> list[str]:

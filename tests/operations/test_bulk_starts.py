@@ -21,7 +21,7 @@ from durable.models import OperatorAction, Run
 from durable.operations import bulk, eligibility
 from durable.operations.eligibility import StartsCounter, starts_of_bulk, starts_of_run
 from durable.operations.replay import replay_failed
-from durable.testing import Harness
+from durable.store import Store
 from tests.support.stores import in_force, settle
 
 CHARGES: list[int] = []
@@ -77,16 +77,10 @@ def plain(ctx: Context) -> str:
     return ctx.step("report", report, max_retries=0)
 
 
-@pytest.fixture(params=["database", "memory"])
-def store(request: pytest.FixtureRequest, db: None) -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
     CHARGES.clear()
     BROKEN.clear()
-    if request.param == "memory":
-        with Harness():
-            yield
-    else:
-        with in_force():
-            yield
 
 
 def failed(flow: Any, run_id: str, *args: Any) -> str:
@@ -116,7 +110,7 @@ def family() -> list[str]:
 NUMBERS = {"stopped": 3, "longer": 5, "behind": 0, "looping": 6, "plain": 0}
 
 
-def test_what_is_counted_is_what_is_started(store: None) -> None:
+def test_what_is_counted_is_what_is_started(store: Store) -> None:
     runs = family()
     counter = StartsCounter()
     assert counter.add(runs) == NUMBERS
@@ -131,7 +125,7 @@ def test_what_is_counted_is_what_is_started(store: None) -> None:
         assert len(CHARGES) - before == NUMBERS[run_id], run_id
 
 
-def test_one_run_says_it_in_the_singular_and_a_plain_one_nothing(store: None) -> None:
+def test_one_run_says_it_in_the_singular_and_a_plain_one_nothing(store: Store) -> None:
     BROKEN.update({0, "report"})
     assert starts_of_run(failed(night, "single", 1)).note == (
         '1 child of "tests.many.bill" is started again, as a new run with new idempotency keys: what the one before did stays, '
@@ -141,7 +135,7 @@ def test_one_run_says_it_in_the_singular_and_a_plain_one_nothing(store: None) ->
     assert starts_of_run("nobody").note == ""
 
 
-def test_runs_that_did_not_fail_and_replays_that_are_refused_start_nothing(store: None) -> None:
+def test_runs_that_did_not_fail_and_replays_that_are_refused_start_nothing(store: Store) -> None:
     BROKEN.add(2)
     failed(night, "recovered", 3)
     BROKEN.clear()
@@ -152,7 +146,7 @@ def test_runs_that_did_not_fail_and_replays_that_are_refused_start_nothing(store
 
 @pytest.mark.parametrize(("most", "known"), [(0, []), (1, ["stopped"]), (2, ["stopped", "longer", "behind"])])
 def test_beyond_its_bound_it_says_for_how_many_runs_it_was_counted(
-    store: None, most: int, known: Sequence[str]
+    store: Store, most: int, known: Sequence[str]
 ) -> None:
     runs = family()
     # "behind" has children too, so that it counts for the bound
@@ -169,7 +163,7 @@ def test_beyond_its_bound_it_says_for_how_many_runs_it_was_counted(
         assert found.note == f"{len(known)} of 5 runs were examined, and start no children again"
 
 
-def test_a_long_history_counts_for_many_and_is_exact(store: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_history_counts_for_many_and_is_exact(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = family()
     monkeypatch.setattr(eligibility, "_SHORT", 1)
     assert StartsCounter(40).add(runs) == NUMBERS
@@ -177,7 +171,7 @@ def test_a_long_history_counts_for_many_and_is_exact(store: None, monkeypatch: p
 
 
 @pytest.mark.parametrize("store", ["database"], indirect=True)
-def test_children_that_are_deleted_are_counted_where_the_history_knows_them(store: None) -> None:
+def test_children_that_are_deleted_are_counted_where_the_history_knows_them(store: Store) -> None:
     BROKEN.add(2)
     failed(night, "stopped", 3)
     Run.objects.filter(parent="stopped").delete()
@@ -185,8 +179,6 @@ def test_children_that_are_deleted_are_counted_where_the_history_knows_them(stor
 
 
 def test_the_cost_is_bounded(db: None) -> None:
-    CHARGES.clear()
-    BROKEN.clear()
     BROKEN.update({1, "report"})
     with in_force():
         alone = [failed(plain, f"plain-{number}") for number in range(12)]
@@ -210,8 +202,6 @@ def _connection() -> Any:
 class TestBulks:
     @pytest.fixture(autouse=True)
     def _chosen(self, db: None) -> Iterator[None]:
-        CHARGES.clear()
-        BROKEN.clear()
         with in_force():
             yield
 
@@ -232,6 +222,9 @@ class TestBulks:
     def test_other_verbs_start_nothing_again(self) -> None:
         chosen = Chosen(tuple(family()))
         assert starts_of_bulk("recover", chosen, bulk.eligible("recover", chosen)) is None
+        found = find_bulk(bulk.apply("recover", list(chosen.ids)).bulk_id)
+        assert found is not None
+        assert found.started is None
 
     def test_the_log_and_the_bulk_have_the_number(self) -> None:
         runs = family()
@@ -250,8 +243,3 @@ class TestBulks:
         assert found is not None
         assert found.started is not None
         assert (found.started.number, found.started.is_capped) == (14, False)
-
-    def test_a_bulk_of_another_verb_has_no_such_number(self) -> None:
-        found = find_bulk(bulk.apply("recover", family()).bulk_id)
-        assert found is not None
-        assert found.started is None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,9 +18,11 @@ from durable.operations import Actor, acting_as, bulk
 from durable.operations.bulk_decisions import Canary, go_on, stop_here
 from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash
+from tests.operations.conftest import NOW
 from tests.support.stores import passed
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+pytestmark = pytest.mark.django_db
+
 broken: set[str] = set()
 calls: list[str] = []
 
@@ -54,12 +55,6 @@ def _nothing_broken() -> Iterator[None]:
     yield
     broken.clear()
     calls.clear()
-
-
-@pytest.fixture
-def h(db: None) -> Iterator[Harness]:
-    with Harness(now=NOW) as harness:
-        yield harness
 
 
 def failed_runs(h: Harness, count: int, of: Any = order) -> list[str]:
@@ -358,7 +353,6 @@ def crashes(count: int) -> Iterator[tuple[int, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.django_db
 def test_a_crash_at_any_commit_neither_skips_nor_repeats_a_run() -> None:
     with Harness(now=NOW) as h:
         commits = undisturbed(h)
@@ -414,14 +408,6 @@ def test_a_canary_on_a_database(at: Runtime) -> None:
     passed(at, run.id)
     assert (run.state, run.result()["done"]) == ("completed", 6)
     assert states(ids[2:]) == {"pending"}
-
-
-def test_moments_of_a_rate_are_in_order(h: Harness) -> None:
-    failed = failed_runs(h, 4)
-    began(failed, rate=1)
-    settle(h, seconds=4)
-    moments = [row.created_at for row in h.actions if row.action == "recover" and row.bulk_id]
-    assert all(later - earlier >= timedelta(seconds=1) for earlier, later in pairwise(moments))
 
 
 # -- replays

@@ -37,7 +37,6 @@ def agent(ctx: Context) -> list[Any]:
 
 @workflow(name="tests.conversation.async_agent")
 async def async_agent(ctx: AsyncContext) -> list[Any]:
-    """The same."""
     question = await ctx.queue.next("question", completable=True)
 
     async def think(c: AsyncContext, turn: int) -> Break | Continue:
@@ -111,7 +110,6 @@ def several(ctx: Context) -> bool:
 
 @workflow(name="tests.conversation.async_several")
 async def async_several(ctx: AsyncContext) -> bool:
-    """The same."""
     messages = await ctx.queue.next_batch("question", count=MANY, completable=True)
     await ctx.join("answers", {str(each.body): answering(each) for each in messages})
     return all(each.is_completed for each in messages)

@@ -285,10 +285,7 @@ def test_the_changed_arguments_are_replaced_and_the_others_stay(at: Runtime) -> 
     assert (row.action, row.outcome, row.reason) == ("edit_input", "done", "wrong amount")
     assert row.detail == f"as run {again.id}, with another amount, rest"
     assert "7" not in row.detail.replace(again.id, "")
-
-
-def test_an_argument_that_had_its_default_can_be_given(at: Runtime) -> None:
-    again = plain.start(5, "visa").restart(changes={"note": {"by": "hand"}})
+    again = plain.start(5, "visa").restart(changes={"note": {"by": "hand"}})  # which had its default
     passed(at, again.id)
     assert again.result() == [5, "visa", {"by": "hand"}]
 

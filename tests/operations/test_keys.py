@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -45,18 +44,6 @@ def compensates(ctx: Any) -> None:
 
 def undo(rollback: Any, output: int) -> None:
     raise RuntimeError("the handler waits for its next attempt")
-
-
-@pytest.fixture(params=["memory", "database"])
-def store(request: pytest.FixtureRequest) -> Iterator[None]:
-    with Harness() if request.param == "memory" else in_force():
-        yield
-
-
-@pytest.fixture
-def h() -> Iterator[Harness]:
-    with Harness() as harness:
-        yield harness
 
 
 def number_of(run_id: str) -> int:
@@ -285,7 +272,7 @@ class TestDebounce:
             assert (report.start(3) == first) == (if_open == "return")
         assert (first.state == "cancelled") == (if_open == "replace")
 
-    def test_an_id_comes_first(self, h: Harness) -> None:
+    def test_an_id_comes_first_and_moves_are_counted(self, h: Harness) -> None:
         report = other.using(key="k", debounce=30, at_most=60)
         began, first = h.now, report.using(id="a").start(1)
         h.advance(10)
@@ -294,13 +281,7 @@ class TestDebounce:
         assert report.using(id="b").start(2) == first
         assert first.wake_at == began + _seconds(40)
         assert number_of("a") == 2
-
-    def test_moves_are_counted(self, h: Harness) -> None:
-        report = other.using(key="k", debounce=30, at_most=60)
-        run = report.start(1)
-        h.advance(10)
-        report.start(2)
-        key = runtime.current().store.keys([run.id])[run.id]
+        key = runtime.current().store.keys(["a"])["a"]
         assert (key.moves, key.moved_at) == (1, h.now)
 
     def test_in_each_database(self) -> None:

@@ -293,9 +293,6 @@ def test_nothing_is_claimed_once_a_pause_is_committed() -> None:
 # -- operators that act on one run at the same moment, on connections of their own: one wins, and the log has both
 
 
-OPERATORS = 4
-
-
 @workflow(name="tests.operators.waiting")
 def waiting(ctx: Context) -> None:
     ctx.step("a", str)
@@ -304,24 +301,16 @@ def waiting(ctx: Context) -> None:
 
 def at_the_same_moment(act: Callable[[], Any]) -> list[Any]:
     """What became of each operator's attempt: its value, or the error's class."""
-    begin = threading.Barrier(OPERATORS)
     outcomes: list[Any] = []
 
     def operate(number: int) -> None:
         try:
             with acting_as(Actor("cli", label=f"operator {number}")):
-                begin.wait()
                 outcomes.append(act())
         except DurableError as error:
             outcomes.append(type(error).__name__)
-        finally:
-            connections.close_all()
 
-    threads = [threading.Thread(target=operate, args=(number,)) for number in range(OPERATORS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(operate)
     return outcomes
 
 
@@ -333,8 +322,8 @@ def logged() -> list[str]:
 def test_one_of_them_cancels(redis_connection: object) -> None:
     run = waiting.using(id="o").start()
     outcomes = at_the_same_moment(run.cancel)
-    assert sorted(map(str, outcomes)) == ["InvalidTransitionError"] * (OPERATORS - 1) + ["None"]
-    assert logged() == ["done"] + ["refused"] * (OPERATORS - 1)
+    assert sorted(map(str, outcomes)) == ["InvalidTransitionError"] * (THREADS - 1) + ["None"]
+    assert logged() == ["done"] + ["refused"] * (THREADS - 1)
 
 
 @pytest.mark.postgres
@@ -347,8 +336,8 @@ def test_one_of_those_that_saw_the_same_acts(redis_connection: object) -> None:
             return run.send("mail")
 
     outcomes = at_the_same_moment(send)
-    assert outcomes.count("StaleRunError") == OPERATORS - 1
-    assert logged() == ["done"] + ["stale"] * (OPERATORS - 1)
+    assert outcomes.count("StaleRunError") == THREADS - 1
+    assert logged() == ["done"] + ["stale"] * (THREADS - 1)
     assert Run.objects.get().inbox.count() == 1
 
 
@@ -358,9 +347,9 @@ def test_one_new_run_is_made_for_one_id(redis_connection: object) -> None:
     run.cancel()
     OperatorAction.objects.all().delete()
     outcomes = at_the_same_moment(lambda: run.restart(id="again"))
-    assert outcomes == [Handle("again")] * OPERATORS
+    assert outcomes == [Handle("again")] * THREADS
     assert Run.objects.count() == 2
-    assert logged() == ["done"] * OPERATORS
+    assert logged() == ["done"] * THREADS
 
 
 @pytest.mark.postgres

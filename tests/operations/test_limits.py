@@ -25,16 +25,6 @@ def waiting(ctx: Context) -> None:
     ctx.queue.next("never")
 
 
-def test_a_run_with_a_key_has_its_deadline() -> None:
-    with Harness() as h:
-        run = waiting.using(key="a", deadline="1 hour").start()
-        h.settle()
-        h.advance("1 hour")
-        h.settle()
-        assert run.error is not None
-        assert run.error.type == "RunDeadlineError"
-
-
 @pytest.mark.django_db(transaction=True)
 def test_however_it_is_started_its_limits_are_stored() -> None:
     plain = waiting.using(deadline="1 hour").start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from durable import Context, get_run, operations, runtime, workflow
@@ -11,8 +9,8 @@ from durable.core.errors import MessageConflictError, MessageNotPendingError
 from durable.errors import InvalidTransitionError, RunNotFoundError
 from durable.models import OperatorAction
 from durable.operations.audit import Actor, acting_as
-from durable.testing import Harness
-from tests.support.stores import in_force, passed
+from durable.store import Store
+from tests.support.stores import passed
 
 pytestmark = pytest.mark.django_db
 
@@ -24,19 +22,8 @@ def waiting(ctx: Context) -> str:
     return f"{message.id} {message.body}"
 
 
-@pytest.fixture(params=["database", "memory"], autouse=True)
-def _store(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "memory":
-        with Harness():
-            _begin()
-            yield
-    else:
-        with in_force():
-            _begin()
-            yield
-
-
-def _begin() -> None:
+@pytest.fixture(autouse=True)
+def _begun(store: Store) -> None:
     for each in ("wrong", "right"):
         waiting.using(id=each).start()
         passed(runtime.current(), each)
@@ -103,7 +90,7 @@ def test_a_move_that_is_refused_leaves_the_message_where_it_is(target: str) -> N
 
 
 def test_both_runs_have_it_in_the_audit_log(request: pytest.FixtureRequest) -> None:
-    if request.node.callspec.params["_store"] == "memory":
+    if request.node.callspec.params["store"] == "memory":
         pytest.skip("the log of a harness is not in the database")
     message = get_run("wrong").send("note")
     with acting_as(Actor("cli", label="ann")):

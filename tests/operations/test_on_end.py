@@ -13,8 +13,8 @@ from django.db import IntegrityError, connection, transaction
 
 from durable import Context, RunInfo, get_run, workflow
 from durable.core.records import RunState
-from durable.errors import EndRefusedError
-from durable.operations import Actor, acting_as
+from durable.errors import EndRefusedError, RunNotFoundError
+from durable.operations import Actor, acting_as, bulk
 from durable.operations.ends import CallAtEnd
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
@@ -71,6 +71,10 @@ def by_name(ctx: Context) -> str:
     return "named"
 
 
+def one(ctx: Context) -> int:
+    return 1
+
+
 @workflow(name="on_end.failing", on_end=note)
 def failing(ctx: Context) -> None:
     def charge() -> None:
@@ -119,23 +123,20 @@ def test_a_return(h: Harness, flavour: Flavour) -> None:
     assert info.finished_at == run.info().finished_at
 
 
-def test_a_function_is_given_by_its_name(h: Harness) -> None:
-    by_name.using(id="a").start()
-    h.settle()
-    assert rows() == ["a is completed: named"]
-
-
-def test_a_failure(h: Harness) -> None:
-    failing.using(id="a").start()
-    h.settle()
-    assert rows() == ['a is failed: step "charge" failed on its last attempt: RuntimeError: declined']
-
-
-def test_a_rollback_that_is_over(h: Harness) -> None:
-    run = undoing.using(id="a").start()
+@pytest.mark.parametrize(
+    ("flow", "told"),
+    [
+        (by_name, ["a is completed: named"]),
+        (failing, ['a is failed: step "charge" failed on its last attempt: RuntimeError: declined']),
+        (undoing, ["a is failed: sold out", "given back"]),
+    ],
+    ids=["a function that is given by its name", "a failure", "a rollback that is over"],
+)
+def test_an_end(h: Harness, flow: Any, told: list[str]) -> None:
+    run = flow.using(id="a").start()
     h.send(run, "go")
     h.settle()
-    assert rows() == ["a is failed: sold out", "given back"]
+    assert rows() == told
 
 
 @pytest.mark.parametrize("rollback", [False, True])
@@ -244,8 +245,6 @@ def test_a_run_that_is_replaced_by_another_with_its_key(h: Harness) -> None:
 
 
 def test_a_bulk(h: Harness) -> None:
-    from durable.operations import bulk
-
     ids = [waiting.using(id=f"r{number}").start().id for number in range(12)]
     h.settle()
     fails.append(refuse)
@@ -278,10 +277,7 @@ def test_each_end_after_a_recovery_calls_it_again(h: Harness) -> None:
 
 
 def test_a_run_of_another_workflow_calls_nothing(h: Harness) -> None:
-    def plain(ctx: Context) -> int:
-        return 1
-
-    h.finish(h.start(plain))
+    h.finish(h.start(one))
     assert ended == []
 
 
@@ -290,9 +286,6 @@ def test_a_run_of_another_workflow_calls_nothing(h: Harness) -> None:
 
 @pytest.mark.parametrize(("when", "left"), [("before", []), ("after", ["a is completed: 1"])])
 def test_a_crash_takes_both_or_neither(h: Harness, when: Any, left: list[str]) -> None:
-    def one(ctx: Context) -> int:
-        return 1
-
     run = _made(one).using(id="a").start()
     with h.crash_at(1, when), pytest.raises(SimulatedCrash):
         h.run(run)
@@ -317,9 +310,6 @@ def test_crashes_at_every_commit(h: Harness) -> None:
 
 
 def test_an_error_takes_the_end_back_and_it_is_tried_again(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
-    def one(ctx: Context) -> int:
-        return 1
-
     fails.append(refuse)
     run = _made(one).using(id="a").start()
     h.settle()
@@ -348,9 +338,6 @@ def test_what_a_pass_has_recorded_with_its_end_is_kept(h: Harness) -> None:
 
 
 def test_an_end_that_is_refused_for_long_is_tried_less_often(h: Harness) -> None:
-    def one(ctx: Context) -> int:
-        return 1
-
     tried = []
 
     def never(run: RunInfo) -> None:
@@ -481,8 +468,6 @@ def test_what_it_starts_is_taken_back_with_the_end(h: Harness) -> None:
     run = program.using(id="a").start()
     fails.append(refuse)
     h.settle()
-    from durable.errors import RunNotFoundError
-
     with pytest.raises(RunNotFoundError):
         get_run("a-next").info()
     h.finish(run)

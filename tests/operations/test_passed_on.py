@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from durable.inspection.findings import collect_findings
 from durable.inspection.run_facts import key_note, key_of
 from durable.inspection.workers import worker_overview
 from durable.models import Run
-from durable.testing import Harness
+from durable.store import Store
 from tests.support.stores import in_force, settle
 
 pytestmark = pytest.mark.django_db
@@ -56,16 +56,15 @@ def fail() -> None:
         raise CriticalError("not today")
 
 
-@pytest.fixture(params=["memory", "database"])
-def run_all(request: pytest.FixtureRequest) -> Iterator[Callable[[], object]]:
+@pytest.fixture(autouse=True)
+def _as_it_began() -> None:
     meanwhile.clear()
     broken[:] = [True]
-    if request.param == "memory":
-        with Harness() as harness:
-            yield harness.settle
-    else:
-        with in_force():
-            yield settle
+
+
+@pytest.fixture
+def run_all(store: Store) -> Callable[[], object]:
+    return settle
 
 
 def send(body: str, number: int = 0, *, queue: str = "add", **options: Any) -> Handle:
@@ -125,12 +124,19 @@ def test_what_no_run_wants_is_tried_once_more_and_stays(run_all: Callable[[], ob
     assert inbox(second) == [("unwanted", "pending")]
 
 
-def test_a_message_that_was_sent_to_the_run_itself_stays(run_all: Callable[[], object]) -> None:
+def test_a_message_that_was_sent_to_the_run_itself_and_those_of_a_cancelled_run_stay(
+    run_all: Callable[[], object],
+) -> None:
     first = send("a")
     meanwhile[:] = [lambda: first.send("add", "to this run")]
     run_all()
     assert first.passed_on_to is None
     assert inbox(first) == [("a", "received"), ("to this run", "pending")]
+    cancelled = send("b")
+    cancelled.cancel()
+    run_all()
+    assert cancelled.passed_on_to is None
+    assert inbox(cancelled) == [("b", "pending")]
 
 
 def test_a_failed_run_keeps_them_for_its_recovery(run_all: Callable[[], object]) -> None:
@@ -144,14 +150,6 @@ def test_a_failed_run_keeps_them_for_its_recovery(run_all: Callable[[], object])
     first.recover()
     run_all()
     assert first.output == "a"
-
-
-def test_a_cancelled_run_keeps_them(run_all: Callable[[], object]) -> None:
-    first = send("a")
-    first.cancel()
-    run_all()
-    assert first.passed_on_to is None
-    assert inbox(first) == [("a", "pending")]
 
 
 def test_the_other_run_starts_as_the_first_did(run_all: Callable[[], object]) -> None:
@@ -176,10 +174,7 @@ def test_texts_that_belong_to_their_place(run_all: Callable[[], object]) -> None
     try:
         first = send("a", 1, at_most=1)
         meanwhile[:] = [lambda: send("b", 2, at_most=1), lambda: send("c", 3)]
-        if run_all is settle:
-            run_all()
-        else:
-            settle()
+        run_all()
         second = first.passed_on_to
         assert second is not None
         third = second.passed_on_to

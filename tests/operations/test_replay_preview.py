@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -25,9 +25,9 @@ from durable.operations import plan_replay
 from durable.operations.queries import record
 from durable.operations.replay_plan import ReplayPlan, StartsAgain, build_plan
 from durable.runtime import Runtime
-from durable.testing import Harness
+from durable.store import Store
 from tests.operations.histories import BEGAN, made_history
-from tests.support.stores import in_force, passed, settle
+from tests.support.stores import passed, settle
 
 pytestmark = pytest.mark.slow
 
@@ -144,30 +144,23 @@ class TestStale:
             return True
         return False
 
-    def test_nothing(self, at: Runtime) -> None:
+    @pytest.mark.parametrize(
+        ("change", "is_stale"),
+        [
+            (lambda _at, _run: None, False),
+            (lambda _at, run: run.pause(), True),
+            (lambda _at, run: run.wake(), True),
+            (lambda _at, run: run.cancel(), True),
+            (lambda _at, run: run.send("m", 1), True),
+            (lambda at, _run: claim(at), True),
+            (lambda _at, run: run.replay("b", in_place=True), True),
+        ],
+        ids=["nothing", "pause", "wake", "cancel", "a message", "a claim that has written nothing yet", "a replay"],
+    )
+    def test_a_change(self, at: Runtime, change: Callable[[Runtime, Handle[Any]], object], is_stale: bool) -> None:
         run, plan = self.planned(at)
-        assert not self.refused(run, plan)
-
-    @pytest.mark.parametrize("verb", ["pause", "wake", "cancel"])
-    def test_a_verb(self, at: Runtime, verb: str) -> None:
-        run, plan = self.planned(at)
-        getattr(run, verb)()
-        assert self.refused(run, plan)
-
-    def test_a_message(self, at: Runtime) -> None:
-        run, plan = self.planned(at)
-        run.send("m", 1)
-        assert self.refused(run, plan)
-
-    def test_a_claim_that_has_written_nothing_yet(self, at: Runtime) -> None:
-        run, plan = self.planned(at)
-        claim(at)
-        assert self.refused(run, plan)
-
-    def test_an_earlier_replay_in_place(self, at: Runtime) -> None:
-        run, plan = self.planned(at)
-        run.replay("b", in_place=True)
-        assert self.refused(run, plan)
+        change(at, run)
+        assert self.refused(run, plan) == is_stale
 
     @pytest.mark.parametrize("change", ["begins", "ends", "fails", "undone", "runs"])
     def test_a_commit_of_the_worker_that_has_it(self, at: Runtime, change: str) -> None:
@@ -265,15 +258,9 @@ def looping(ctx: Context) -> int:
     return ctx.step("report", int)
 
 
-@pytest.fixture(params=["database", "memory"])
-def store(request: pytest.FixtureRequest, db: None) -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
     KEYS.clear()
-    if request.param == "memory":
-        with Harness():
-            yield
-    else:
-        with in_force():
-            yield
 
 
 def completed(flow: Any) -> None:
@@ -305,7 +292,7 @@ STARTS = [
 @pytest.mark.parametrize("in_place", [False, True], ids=["new", "in place"])
 @pytest.mark.parametrize(("location", "starts"), STARTS, ids=[location for location, _ in STARTS])
 def test_what_is_said_is_what_is_started(
-    store: None, location: str, starts: tuple[StartsAgain, ...], in_place: bool
+    store: Store, location: str, starts: tuple[StartsAgain, ...], in_place: bool
 ) -> None:
     completed(night)
     before = list(KEYS)
@@ -321,17 +308,14 @@ def test_what_is_said_is_what_is_started(
     assert set(before).isdisjoint(KEYS[len(before) :])
 
 
-def test_the_first_note_has_the_number_and_the_workflows(store: None) -> None:
+def test_the_first_note_has_the_number_and_the_workflows(store: Store) -> None:
     completed(night)
     run = get_run("one")
     plan = run.plan_replay("bills")
-    assert (
-        plan.notes[0]
-        == plan.starts_note
-        == (
-            '4 children of "tests.again.bill", "tests.again.label" are started again, as new runs with new idempotency keys: '
-            "what those before did stays, and is done again"
-        )
+    assert plan.notes[0] == plan.starts_note
+    assert plan.starts_note == (
+        '4 children of "tests.again.bill", "tests.again.label" are started again, as new runs with new idempotency keys: '
+        "what those before did stays, and is done again"
     )
     assert run.plan_replay("label").starts_note == (
         '1 child of "tests.again.label" is started again, as a new run with new idempotency keys: what the one before did '
@@ -341,7 +325,7 @@ def test_the_first_note_has_the_number_and_the_workflows(store: None) -> None:
 
 @pytest.mark.parametrize("is_short", [False, True])
 def test_the_children_of_pruned_iterations_are_counted(
-    store: None, is_short: bool, monkeypatch: pytest.MonkeyPatch
+    store: Store, is_short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_module("durable.operations.replay"), "_SHORT", 1_000 if is_short else -1)
     completed(looping)
@@ -358,14 +342,13 @@ def test_the_children_of_pruned_iterations_are_counted(
     assert len(KEYS) - before == plan.counts.started_children
 
 
-def test_a_plan_lists_the_first_operations_and_counts_all(db: None) -> None:
-    with in_force():
-        many.using(id="one").start()
-        ended("one")
-        plan = get_run("one").plan_replay("before")
-        assert (len(plan.starts), plan.counts.starts, plan.counts.started_children) == (50, 60, 60)
-        assert [each.location for each in plan.starts] == [f"child {number}" for number in range(50)]
-        assert Run.objects.filter(workflow="tests.again.bill").count() == 60
+def test_a_plan_lists_the_first_operations_and_counts_all(at: Runtime) -> None:
+    many.using(id="one").start()
+    ended("one")
+    plan = get_run("one").plan_replay("before")
+    assert (len(plan.starts), plan.counts.starts, plan.counts.started_children) == (50, 60, 60)
+    assert [each.location for each in plan.starts] == [f"child {number}" for number in range(50)]
+    assert Run.objects.filter(workflow="tests.again.bill").count() == 60
 
 
 @workflow(name="tests.again.many")
@@ -375,7 +358,7 @@ def many(ctx: Context) -> None:
         each.result(f"{each.id} read")
 
 
-def test_a_start_that_was_refused_has_started_nothing(store: None) -> None:
+def test_a_start_that_was_refused_has_started_nothing(store: Store) -> None:
     label.using(id="taken").start(1)
     refused.using(id="one").start()
     for _ in range(5):
@@ -390,7 +373,7 @@ def refused(ctx: Context) -> None:
     ctx.child("mine", bill.using(id="taken"), 1)
 
 
-def test_the_plan_of_a_replay_of_a_replay_counts_what_it_has_copied(store: None) -> None:
+def test_the_plan_of_a_replay_of_a_replay_counts_what_it_has_copied(store: Store) -> None:
     completed(night)
     second = get_run("one").replay("report")
     ended(second.id)

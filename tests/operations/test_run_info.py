@@ -18,9 +18,8 @@ from durable.models import Run
 from durable.operations import Actor, HistoryDifference, RunInfo, acting_as
 from durable.shortcuts import aget_run_or_404, get_run_or_404
 from durable.testing import Harness
+from tests.operations.conftest import NOW
 from tests.support.stores import in_force, passed
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @workflow(name="tests.info.order")
@@ -32,12 +31,6 @@ def order(ctx: Context, number: int) -> dict[str, int]:
 @workflow(name="tests.info.fail")
 def fail(ctx: Context) -> None:
     raise ValueError("no")
-
-
-@pytest.fixture
-def h() -> Iterator[Harness]:
-    with Harness(now=NOW) as harness:
-        yield harness
 
 
 def assert_is_all_of(info: RunInfo, handle: Handle) -> None:
@@ -246,50 +239,46 @@ def told(found: list[HistoryDifference]) -> dict[str, tuple[str, ...]]:
     return {each.location: each.differs for each in found}
 
 
-def test_two_runs_are_compared_place_by_place() -> None:
-    with Harness() as h:
-        for name in ("one", "same"):
-            h.finish(charging.using(id=name).start(7))
-        h.finish(charging.using(id="other").start(8, "note"))
-        assert get_run("one").compare("same") == []
-        found = get_run("one").compare(get_run("other"))
-        assert told(found) == {"charge": ("output",), "note": ("place",)}
-        [_, note] = found
-        assert note.left is None
-        assert note.right is not None
-        assert note.right.data["output"] == len("note")
-        assert told(get_run("other").compare("one")) == {"charge": ("output",), "note": ("place",)}
+def test_two_runs_are_compared_place_by_place(h: Harness) -> None:
+    for name in ("one", "same"):
+        h.finish(charging.using(id=name).start(7))
+    h.finish(charging.using(id="other").start(8, "note"))
+    assert get_run("one").compare("same") == []
+    found = get_run("one").compare(get_run("other"))
+    assert told(found) == {"charge": ("output",), "note": ("place",)}
+    [_, note] = found
+    assert note.left is None
+    assert note.right is not None
+    assert note.right.data["output"] == len("note")
+    assert told(get_run("other").compare("one")) == {"charge": ("output",), "note": ("place",)}
 
 
-def test_failures_and_what_was_given_by_hand_differ() -> None:
-    with Harness() as h:
-        BROKEN.append("no answer")
-        failed = charging.using(id="failed").start(7)
-        h.finish(failed)
-        BROKEN[:] = ["another answer"]
-        other = charging.using(id="other").start(7)
-        h.finish(other)
-        assert told(failed.compare(other)) == {"charge": ("error",)}
-        BROKEN.clear()
-        with acting_as(Actor("cli", label="ada"), reason="asked the bank"):
-            given = failed.give_output("charge", 7, id="given")
-        h.finish(given)
-        assert told(failed.compare(given)) == {"charge": ("status", "error", "output", "given by hand")}
+def test_failures_and_what_was_given_by_hand_differ(h: Harness) -> None:
+    BROKEN.append("no answer")
+    failed = charging.using(id="failed").start(7)
+    h.finish(failed)
+    BROKEN[:] = ["another answer"]
+    other = charging.using(id="other").start(7)
+    h.finish(other)
+    assert told(failed.compare(other)) == {"charge": ("error",)}
+    BROKEN.clear()
+    with acting_as(Actor("cli", label="ada"), reason="asked the bank"):
+        given = failed.give_output("charge", 7, id="given")
+    h.finish(given)
+    assert told(failed.compare(given)) == {"charge": ("status", "error", "output", "given by hand")}
 
 
-def test_a_run_that_is_not_there() -> None:
-    with Harness() as h:
-        h.finish(charging.using(id="one").start(7))
-        for left, right in (("one", "none"), ("none", "one")):
-            with pytest.raises(RunNotFoundError):
-                Handle(left).compare(right)
+def test_a_run_that_is_not_there(h: Harness) -> None:
+    h.finish(charging.using(id="one").start(7))
+    for left, right in (("one", "none"), ("none", "one")):
+        with pytest.raises(RunNotFoundError):
+            Handle(left).compare(right)
 
 
-async def test_the_twin_says_the_same() -> None:
-    with Harness() as h:
-        for name, number in (("one", 7), ("two", 8)):
-            await h.afinish(await charging.using(id=name).astart(number))
-        assert await get_run("one").acompare("two") == get_run("one").compare("two")
+async def test_the_twin_says_the_same(h: Harness) -> None:
+    for name, number in (("one", 7), ("two", 8)):
+        await h.afinish(await charging.using(id=name).astart(number))
+    assert await get_run("one").acompare("two") == get_run("one").compare("two")
 
 
 @pytest.mark.redis

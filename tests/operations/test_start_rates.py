@@ -47,12 +47,6 @@ def limits(settings: Any) -> None:
     settings.DURABLE = {**settings.DURABLE, "LIMITS": LIMITS}
 
 
-@pytest.fixture(params=["memory", "database"])
-def store(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with Harness(NOW) if request.param == "memory" else in_force():
-        yield runtime.current().store
-
-
 @pytest.fixture
 def h() -> Iterator[Harness]:
     with Harness(NOW) as harness:
@@ -238,24 +232,14 @@ def starting(ctx: Context) -> list[Any]:
     [
         ({"rate": "start-rates"}, TypeError, 'needs when_full="drop" too'),
         ({"when_full": "drop"}, TypeError, "needs rate="),
-    ],
-)
-def test_options_that_need_another(options: Any, error: type[Exception], text: str) -> None:
-    with Harness(), pytest.raises(error, match=text):
-        plain.using(**options).start(1)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
         ({"rate": "a/", "when_full": "drop"}, ValueError, "empty key"),
         ({"rate": 7, "when_full": "drop"}, TypeError, "name of a limit"),
         ({"rate": "a", "when_full": "wait"}, ValueError, "when_full is one of"),
     ],
 )
-def test_options_that_are_none(options: Any, error: type[Exception], text: str) -> None:
+def test_options_that_are_refused(h: Harness, options: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        plain.using(**options)
+        plain.using(**options).start(1)
 
 
 @workflow(name="start_rates.parent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, get_origin
 
 import pytest
@@ -25,8 +25,7 @@ from durable.operations.audit import Actor, acting_as
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.driving import evicted_pass
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+from tests.operations.conftest import NOW
 
 
 @workflow(name="tests.verbs.order", queue="high")
@@ -46,12 +45,10 @@ def other(ctx: Any, number: int) -> int:
     return number
 
 
-@pytest.fixture
-def h() -> Any:
+@pytest.fixture(autouse=True)
+def _nothing_undone() -> None:
     undoing.undone.clear()
     undoing.fails_left.clear()
-    with Harness(now=NOW) as harness:
-        yield harness
 
 
 # -- starting
@@ -133,21 +130,15 @@ def test_an_unreadable_timeout_is_refused_by_name_before_a_message_is_sent(
     assert run.send("q", "another", id="m"), "a conflict, had the first one been sent"
 
 
-def test_a_delay_that_is_over_is_none(h: Harness) -> None:
+def test_a_delay_and_another_queue(h: Harness) -> None:
     assert order.using(delay=timedelta(days=-42)).start(1).wake_at == h.now
-
-
-def test_a_delay(h: Harness) -> None:
-    run = order.using(delay="1 minute").start(1)
+    h.settle()
+    run = order.using(delay="1 minute", queue="default").using(id="x").start(1)
     assert run.wake_at == NOW + timedelta(minutes=1)
+    assert run.info().queue == "default"
     assert h.run_due() == 0
     h.advance(60)
     assert h.run_due() == 1
-
-
-def test_another_queue(h: Harness) -> None:
-    run = order.using(queue="high").using(id="x").start(1)
-    assert h._store.get(run.id).queue == "high"  # type: ignore[union-attr]
 
 
 def test_start_many_takes_inputs(h: Harness) -> None:
@@ -277,12 +268,6 @@ def failed(h: Harness) -> Handle:
 
     run = h.start(fails, id="run")
     h.run(run)
-    return run
-
-
-def cancelled(h: Harness) -> Handle:
-    run = sleeping(h)
-    run.cancel("no more")
     return run
 
 
@@ -424,11 +409,10 @@ def test_results(h: Harness) -> None:
     with pytest.raises(RunFailedError, match='run "run" failed: ValueError: why') as caught:
         failed(h).result()
     assert caught.value.error.type == "ValueError"
-
-
-def test_the_result_of_a_cancelled_run(h: Harness) -> None:
-    with pytest.raises(RunCancelledError, match='run "run" was cancelled: no more'):
-        cancelled(h).result()
+    cancelled = order.start(1)
+    cancelled.cancel("no more")
+    with pytest.raises(RunCancelledError, match=f'run "{cancelled.id}" was cancelled: no more'):
+        cancelled.result()
 
 
 def test_wake_tries_steps_in_backoff_at_once(h: Harness) -> None:
