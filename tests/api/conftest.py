@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.http import HttpResponseBase
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponseBase
 from django.test import Client
 
+from durable.models import Run
 from tests.api import workflows
 
 ALL = ("view_run", "view_payload", "start_run", "operate_run", "replay_run")
@@ -58,6 +60,23 @@ def problem(answer: HttpResponseBase, status: int, code: str) -> dict[str, Any]:
     assert document["type"] == f"urn:durable:problem:{code}"
     assert document["detail"]
     return document
+
+
+def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A rule for `API_RUNS`: a user's runs begin with the user's name."""
+    return runs.filter(id__startswith=f"{request.user}-")
+
+
+def pages(api: Api, path: str) -> Iterator[dict[str, Any]]:
+    """Each page of a list, up to the last one."""
+    cursor = ""
+    for _ in range(100):
+        page = api.get(f"{path}{cursor}").json()
+        yield page
+        if page["next_cursor"] is None:
+            return
+        cursor = f"{'&' if '?' in path else '?'}cursor={page['next_cursor']}"
+    raise AssertionError("the list has no end")
 
 
 @pytest.fixture

@@ -23,11 +23,6 @@ pytestmark = pytest.mark.django_db
 CANARY = {"first": 2, "stop_after": 1, "within": "5 min"}
 
 
-@pytest.fixture
-def api(make_api: MakeApi) -> Api:
-    return make_api(*ALL)
-
-
 def started(*ids: str) -> list[str]:
     for each in ids:
         loop.using(id=each).start(1)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db.models import QuerySet
-from django.http import HttpRequest
 from django.test import override_settings
 
-from durable.models import Cause, OperatorAction, Run
+from durable.models import Cause, OperatorAction
 from tests.api.conftest import ALL, Api, MakeApi
 from tests.api.workflows import fail, loop
 from tests.faults.passing import pass_once
@@ -64,12 +62,7 @@ def test_a_note_on_a_cause(make_api: MakeApi) -> None:
     assert list(logged) == [("note", each, "api") for each in outcomes]
 
 
-def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
-    """A user's runs begin with the user's name."""
-    return runs.filter(id__startswith=f"{request.user}-")
-
-
-@override_settings(DURABLE={"API_RUNS": "tests.api.test_causes.own_runs"})
+@override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"})
 def test_causes_are_of_the_runs_that_a_user_may_see(make_api: MakeApi) -> None:
     [cause] = causes(make_api(*ALL, name="ada"))
     assert cause["runs"] == {"number": 1, "is_capped": False}
@@ -77,7 +70,7 @@ def test_causes_are_of_the_runs_that_a_user_may_see(make_api: MakeApi) -> None:
     assert causes(make_api(*ALL, name="eve")) == []
 
 
-@override_settings(DURABLE={"API_RUNS": "tests.api.test_causes.own_runs"})
+@override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"})
 def test_a_note_is_for_those_who_see_all_runs(make_api: MakeApi) -> None:
     """It may tell of runs out of sight."""
     Cause.objects.update(note="bob's card", noted_by="eve")

@@ -12,7 +12,7 @@ from durable import Context, CriticalError, RetryLater, current_step, get_run, w
 from durable.inspection.pagination import cursor_of
 from durable.models import Activity, Child, Run, Schedule, Tick
 from durable.operations import eligibility
-from tests.api.conftest import ALL, Api, MakeApi, problem
+from tests.api.conftest import ALL, Api, MakeApi, pages, problem
 from tests.faults.passing import pass_once
 
 pytestmark = pytest.mark.django_db
@@ -86,15 +86,8 @@ def test_no_child_is_lost_or_repeated_where_a_page_ends_among_children_of_one_po
 ) -> None:
     Child.objects.filter(run__in=family[1:]).update(position=1)
     Child.objects.filter(run=family[1]).update(location="again")  # PostgreSQL stores the row anew, behind the others
-    seen: list[str] = []
-    query = f"?limit={limit}"
-    while True:
-        page = api.get(f"/runs/ada-1/children{query}").json()
-        seen += [each["run"]["id"] for each in page["results"]]
-        if page["next_cursor"] is None:
-            break
-        query = f"?limit={limit}&cursor={page['next_cursor']}"
-    assert seen == family
+    found = [page["results"] for page in pages(api, f"/runs/ada-1/children?limit={limit}")]
+    assert [each["run"]["id"] for page in found for each in page] == family
 
 
 def test_a_run_has_its_parents_and_the_numbers_of_its_children(api: Api, family: list[str]) -> None:
@@ -135,7 +128,7 @@ def test_a_child_that_a_user_may_not_see_is_neither_listed_nor_counted(make_api:
         id="bob-1:bill", workflow="child", queue="q", input="{}", created_at=timezone.now(), parent_id="ada-1"
     )
     Child.objects.create(run=hidden, parent_id="ada-1", location="bills", when_parent_ends="cancel", position=9)
-    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+    with override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"}):
         detail = ada.get("/runs/ada-1").json()
         assert (detail["children"]["total"], detail["children"]["states"].get("pending")) == (4, None)
         assert (detail["parent"], detail["parents"]) == (None, [])
@@ -290,7 +283,7 @@ def test_planning_a_bulk_needs_what_the_bulk_needs(make_api: MakeApi, failures: 
     able = make_api("view_run", "replay_run", name="able")
     assert able.post("/bulk-plan", body).status_code == 200
     problem(able.post("/bulk-plan", {"verb": "replay"}), 400, "invalid-request")
-    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+    with override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"}):
         ada = make_api("view_run", "replay_run", name="ada")
         assert ada.post("/bulk-plan", body).json()["starts"]["children"] == 6
         problem(able.post("/bulk-plan", body), 404, "run-not-found")

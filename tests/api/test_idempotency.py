@@ -47,15 +47,11 @@ def test_the_same_request_is_done_once_and_answered_alike() -> None:
     assert Group.objects.count() == 1
 
 
-def test_another_request_with_the_key_is_refused() -> None:
+def test_another_request_with_the_key_is_refused_but_for_another_owner() -> None:
     asked()
     with pytest.raises(KeyReusedError, match='the idempotency key "k" was used for another request'):
         asked(fingerprint="g")
     assert Group.objects.count() == 1
-
-
-def test_the_keys_of_owners_are_their_own() -> None:
-    asked()
     assert asked(owner="2", fingerprint="g")[1] is False
     assert Group.objects.count() == 2
 

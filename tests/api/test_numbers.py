@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -54,6 +54,18 @@ def stats(api: Api, name: str = "tests.api.numbered") -> dict[str, Any]:
     return shown
 
 
+@pytest.mark.parametrize("look", [queue, stats])
+def test_the_number_of_statements_does_not_grow_with_the_runs(make_api: MakeApi, look: Callable[[Api], object]) -> None:
+    api = make_api("view_run")
+    numbers = []
+    for _ in range(2):
+        numbered.start_many([(each,) for each in range(20)])
+        with CaptureQueriesContext(connection) as seen:
+            look(api)
+        numbers.append(len(seen))
+    assert numbers[0] == numbers[1]
+
+
 class TestQueues:
     def test_a_queue_tells_what_is_due_and_who_serves_it(self, make_api: MakeApi) -> None:
         api = make_api("view_run")
@@ -78,16 +90,6 @@ class TestQueues:
         assert (queue(api)["is_paused"], queue(api)["hold"]) == (False, None)
         held = api.post("/queues/default/pause", {"reason": "bank is down"}).json()
         assert (queue(api)["is_paused"], queue(api)["hold"]) == (True, held)
-
-    def test_the_number_of_statements_does_not_grow_with_the_runs(self, make_api: MakeApi) -> None:
-        api = make_api("view_run")
-        numbers = []
-        for _ in range(2):
-            add.start_many([(each,) for each in range(20)])
-            with CaptureQueriesContext(connection) as seen:
-                queue(api)
-            numbers.append(len(seen))
-        assert numbers[0] == numbers[1]
 
 
 class TestWorkflows:
@@ -166,16 +168,6 @@ class TestWorkflows:
         for asked in ("tests.api.former", "tests.api.numbered"):
             assert stats(api, asked)["name"] == "tests.api.numbered"
 
-    def test_the_number_of_statements_does_not_grow_with_the_runs(self, make_api: MakeApi) -> None:
-        api = make_api("view_run")
-        numbers = []
-        for _ in range(2):
-            numbered.start_many([(each,) for each in range(20)])
-            with CaptureQueriesContext(connection) as seen:
-                stats(api)
-            numbers.append(len(seen))
-        assert numbers[0] == numbers[1]
-
     def test_a_name_that_no_database_can_hold_is_not_found(self, make_api: MakeApi) -> None:
         for name in ("%00", "x" * 10_000, "%F0%9F%92%B3"):
             problem(make_api("view_run").get(f"/workflows/{name}/stats"), 404, "not-found")
@@ -185,7 +177,7 @@ class TestVisibility:
     @pytest.fixture(autouse=True)
     def limited(self) -> Iterator[None]:
         """A user sees the runs whose ids begin with the user's name."""
-        with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+        with override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"}):
             yield
 
     def test_numbers_of_queues_are_of_the_runs_that_a_user_sees(self, make_api: MakeApi) -> None:

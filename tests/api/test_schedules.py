@@ -131,7 +131,7 @@ def test_a_rule_of_the_code_is_overridden_and_taken_back(make_api: MakeApi) -> N
     assert api.post("/schedules/nightly/take-back").json()["rule"] == "30 2 * * *"
 
 
-@override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"})
+@override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"})
 def test_where_runs_are_limited_there_are_no_schedules(make_api: MakeApi) -> None:
     make()
     api = make_api(*EVERYTHING)

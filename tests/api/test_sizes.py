@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from durable import Context, get_run, workflow
 from durable.inspection import counting
 from durable.models import Attempt, Entry, Run
 from durable.models.rows import weight
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, pages
 from tests.api.streaming import Reader
 from tests.api.workflows import fail, loop
 from tests.faults.passing import pass_once
@@ -47,38 +46,31 @@ def run() -> str:
     return "a"
 
 
-def pages(api: Api, path: str) -> Iterator[list[dict[str, Any]]]:
+def results(api: Api, path: str) -> list[list[dict[str, Any]]]:
     """The results of each page of a list."""
-    cursor = ""
-    for _ in range(100):
-        page = api.get(f"{path}{cursor and '&cursor=' + cursor}").json()
-        yield page["results"]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return
-    raise AssertionError("the list has no end")
+    return [page["results"] for page in pages(api, path)]
 
 
 def test_a_page_of_entries(api: Api, run: str) -> None:
-    found = list(pages(api, "/runs/a/entries?payloads=true&limit=200"))
+    found = results(api, "/runs/a/entries?payloads=true&limit=200")
     assert [len(page) for page in found] == [2, 2, 2, 2, 1, 1, 1]  # the wait for messages weighs more than a page
     locations = [each["location"] for page in found for each in page]
     assert locations == [*(f"step {number}" for number in range(9)), "q", "rest"]
 
 
 def test_a_page_of_entries_without_payloads(api: Api, run: str) -> None:
-    found = list(pages(api, "/runs/a/entries?limit=200"))
+    found = results(api, "/runs/a/entries?limit=200")
     assert [len(page) for page in found] == [9, 1, 1]  # outputs are not read; what the wait received is
 
 
 def test_the_limit_in_numbers_holds_too(api: Api, run: str) -> None:
-    found = list(pages(api, "/runs/a/entries?limit=4"))
+    found = results(api, "/runs/a/entries?limit=4")
     assert [len(page) for page in found] == [4, 4, 1, 1, 1]
 
 
 def test_a_page_of_messages(api: Api, run: str, make_api: MakeApi) -> None:
-    assert [len(page) for page in pages(api, "/runs/a/messages?limit=200")] == [2, 1]
-    assert [len(page) for page in pages(make_api("view_run"), "/runs/a/messages?limit=200")] == [3]
+    assert [len(page) for page in results(api, "/runs/a/messages?limit=200")] == [2, 1]
+    assert [len(page) for page in results(make_api("view_run"), "/runs/a/messages?limit=200")] == [3]
 
 
 def test_the_failed_attempts_of_an_entry(api: Api) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db.models import QuerySet
-from django.http import HttpRequest
 from django.test import override_settings
 from django.utils import timezone
 
@@ -19,7 +17,8 @@ from tests.faults.passing import pass_once
 pytestmark = pytest.mark.django_db
 
 
-START = {"workflow": "tests.api.ask", "key": "k"}
+PLAIN = {"workflow": "tests.api.ask"}
+START = {**PLAIN, "key": "k"}
 
 
 def test_an_open_run_is_returned(api: Api) -> None:
@@ -28,8 +27,6 @@ def test_an_open_run_is_returned(api: Api) -> None:
     assert (first.status_code, again.status_code) == (201, 200)
     assert again.json()["id"] == "a"
     assert api.get("/runs/a").json()["key"] == "k"
-    ask.using(id="plain").start()
-    assert api.get("/runs/plain").json()["key"] is None
 
 
 def test_an_open_run_refuses_the_start(api: Api) -> None:
@@ -62,11 +59,6 @@ def test_a_debounce(api: Api) -> None:
     assert Run.objects.get(pk="a").key.moves == 1
 
 
-def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
-    """A user's runs begin with the user name."""
-    return runs.filter(id__startswith=f"{request.user}-")
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -81,7 +73,7 @@ def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
 def test_a_run_that_the_user_may_not_see_keeps_its_key(make_api: MakeApi, options: dict[str, Any]) -> None:
     ask.using(id="bob-1", key="k").start()
     Run.objects.update(started_at=timezone.now())
-    with override_settings(DURABLE={"API_RUNS": f"{__name__}.own_runs"}):
+    with override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"}):
         answer = make_api(*ALL, name="ada").post("/runs", {**START, "id": "ada-1", **options})
     refused = problem(answer, 404, "run-not-found")
     assert b"bob-1" not in answer.content
@@ -128,11 +120,6 @@ def test_options_that_are_refused(api: Api, options: dict[str, Any], status: int
     assert not Run.objects.exists()
 
 
-def test_options_without_a_key(api: Api) -> None:
-    for options in ({"if_open": "return"}, {"message": {"queue": "q"}}):
-        problem(api.post("/runs", {"workflow": "tests.api.ask", **options}), 422, "arguments-refused")
-
-
 # -- deadlines and limits of work over REST: how a run is started with them, and how it shows them
 
 
@@ -150,29 +137,36 @@ def test_a_run_is_started_with_limits_and_shows_them(api: Api, deadline: Any) ->
     assert "Its deadline is in " in shown["explanation"]["detail"]
 
 
-def test_a_moment(api: Api) -> None:
-    assert (
-        api.post("/runs", {"workflow": "tests.api.ask", "id": "a", "deadline": "2099-01-01T00:00:00Z"}).status_code
-        == 201
-    )
-    assert api.get("/runs/a").json()["deadline"] == "2099-01-01T00:00:00Z"
-
-
 @pytest.mark.parametrize(
     "deadline", ["2099-01-01T00:00:00", "2099-99-01T00:00:00Z", "soon", [1], None, True, -1, "9" * 300]
 )
 def test_a_deadline_that_cannot_be_read(api: Api, deadline: Any) -> None:
-    problem(api.post("/runs", {"workflow": "tests.api.ask", "deadline": deadline}), 400, "invalid-request")
+    problem(api.post("/runs", {**PLAIN, "deadline": deadline}), 400, "invalid-request")
+    assert api.post("/runs", {**PLAIN, "id": "a", "deadline": "2099-01-01T00:00:00Z"}).status_code == 201
+    assert api.get("/runs/a").json()["deadline"] == "2099-01-01T00:00:00Z"
 
 
-def test_no_work_at_all_is_refused(api: Api) -> None:
-    problem(api.post("/runs", {"workflow": "tests.api.ask", "work_limit": 0}), 422, "arguments-refused")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"if_open": "return"},
+        {"message": {"queue": "q"}},
+        {"work_limit": 0},
+        {"priority": "urgent"},
+        {"priority": "2 days"},
+        {"weight": 2},
+        {"share": "a", "weight": 0},
+    ],
+)
+def test_options_that_do_not_fit_are_refused(api: Api, options: dict[str, Any]) -> None:
+    problem(api.post("/runs", {**PLAIN, **options}), 422, "arguments-refused")
 
 
-def test_a_run_without_limits(api: Api) -> None:
+def test_a_run_without_any_shows_none(api: Api) -> None:
     ask.using(id="a").start()
     shown = api.get("/runs/a").json()
-    assert (shown["deadline"], shown["work_limit"], shown["worked"]) == (None, None, None)
+    names = ("deadline", "work_limit", "worked", "priority", "head_start", "share", "weight", "key")
+    assert [shown[name] for name in names] == [None] * len(names)
     assert shown["explanation"]["detail"] == ""
 
 
@@ -188,17 +182,3 @@ def test_a_run_is_started_with_a_rank_and_shows_it(api: Api, settings: Any) -> N
     rank = {"priority": "low", "head_start": -3600, "share": "acme", "weight": 2.0}
     assert {name: shown[name] for name in rank} == rank
     assert "turn in share acme: before it come 1, of its own share 1" in shown["explanation"]["detail"]
-
-
-def test_a_run_without_a_rank(api: Api) -> None:
-    ask.using(id="a").start()
-    shown = api.get("/runs/a").json()
-    assert [shown[name] for name in ("priority", "head_start", "share", "weight")] == [None] * 4
-    assert shown["explanation"]["detail"] == ""
-
-
-@pytest.mark.parametrize(
-    "given", [{"priority": "urgent"}, {"priority": "2 days"}, {"weight": 2}, {"share": "a", "weight": 0}]
-)
-def test_a_rank_that_none_can_be(api: Api, given: dict[str, Any]) -> None:
-    problem(api.post("/runs", {"workflow": "tests.api.ask", **given}), 422, "arguments-refused")

@@ -186,6 +186,8 @@ def move(chance: random.Random) -> None:
 class TestPolling:
     def test_events_as_json(self, api: Api) -> None:
         pass_once(loop.using(id="a").start(1))
+        for accept in ("application/json", "text/event-stream"):
+            assert api.get("/runs/a/events", Accept=accept)["Cache-Control"] == "no-store"
         first = api.get("/runs/a/events").json()
         assert [each["event"] for each in first["events"]] == ["entry", "entry", "run"]
         nothing = api.get(f"/runs/a/events?wait=0.05&after={first['last_event_id']}").json()
@@ -209,21 +211,16 @@ class TestPolling:
         assert [each["event"] for each in api.get(f"/runs/a/events?wait=9&after={last}").json()["events"]] == ["run"]
         assert len(slept) == 1
 
-    def test_the_stream_is_not_to_be_kept(self, api: Api) -> None:
-        pass_once(loop.using(id="a").start(1))
-        for accept in ("application/json", "text/event-stream"):
-            assert api.get("/runs/a/events", Accept=accept)["Cache-Control"] == "no-store"
-
 
 def test_what_a_hook_takes_away_ends_the_stream(make_api: MakeApi) -> None:
     pass_once(loop.using(id="bob-1").start(1))
     reader = Reader(make_api(*ALL, name="bob"), "bob-1")
     assert reader.read()
-    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+    with override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"}):
         assert reader.read() == []
         reader.api.prefix = "/api"
         assert reader.api.get("/runs/bob-1/events").status_code == 200
-    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+    with override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"}):
         problem(make_api(*ALL, name="ada").get("/runs/bob-1/events", Accept="text/event-stream"), 404, "run-not-found")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,21 +23,16 @@ from durable.inspection.pagination import has_own_index
 from durable.models import Cause, Child, Failure, Limit, OperatorAction, QueueMessage, Run, Slot
 from durable.operations import bulk, holds
 from durable.operations.audit import Actor, acting_as
-from tests.api.conftest import ALL, Api, MakeApi, problem
+from tests.api.conftest import ALL, Api, MakeApi, pages, problem
 from tests.api.workflows import loop
 from tests.faults.passing import pass_once
 
 pytestmark = pytest.mark.django_db
 
 
-def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
-    """A user's runs begin with the user name."""
-    return runs.filter(id__startswith=f"{request.user}-")
-
-
 @pytest.fixture(autouse=True)
 def limited() -> Iterator[None]:
-    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+    with override_settings(DURABLE={"API_RUNS": "tests.api.conftest.own_runs"}):
         yield
 
 
@@ -79,6 +74,13 @@ def test_anothers_run_is_not_there_to_read(ada: Api, path: str) -> None:
     assert ada.get(f"/runs/ada-1{path}").status_code == 200
 
 
+def ids_that_tell_nothing_of_others(found: Sequence[dict[str, Any]]) -> list[str]:
+    """The ids of the runs on these pages, whose cursors have the id of no other run."""
+    for text in filter(None, (page["next_cursor"] for page in found)):
+        assert b"other" not in base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    return [each["id"] for page in found for each in page["results"]]
+
+
 def runs_of_the_high_queue(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
     """What no index has."""
     return runs.filter(queue="high")
@@ -104,21 +106,11 @@ def test_pages_through_the_runs_of_everybody_lose_none_and_tell_none(
                 {"state": "completed", "finished_at": at} if "finished" in sort else {"state": "pending", "wake_at": at}
             ),
         )
-    found, pages, cursor = list[str](), 0, ""
     with override_settings(DURABLE={"API_RUNS": f"{__name__}.runs_of_the_high_queue"}):
-        api = make_api(*ALL, name="ada")
-        while True:
-            page = api.get(f"/runs?limit=2&sort={sort}{filter}{cursor}").json()
-            found += [each["id"] for each in page["results"]]
-            pages += page["looked_through"] is not None
-            text = page["next_cursor"]
-            if text is None:
-                break
-            assert b"other" not in base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            cursor = f"&cursor={text}"
+        found = list(pages(make_api(*ALL, name="ada"), f"/runs?limit=2&sort={sort}{filter}"))
     mine = ["mine-2", "mine-14", "mine-15", "mine-27"]
-    assert found == (mine[::-1] if sort.startswith("-") else mine)
-    assert pages >= 3
+    assert ids_that_tell_nothing_of_others(found) == (mine[::-1] if sort.startswith("-") else mine)
+    assert sum(page["looked_through"] is not None for page in found) >= 3
 
 
 def runs_of_one_workflow(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
@@ -156,18 +148,9 @@ def test_pages_of_a_users_runs_among_those_of_a_state_lose_none_and_tell_none(
         if is_mine and (state == "failed" or (state == "cancelled" and "cancelled" in filter)):
             wanted.append(run.id)
     a_child_of_another(begin - timedelta(days=1))
-    found, cursor = list[str](), ""
     with override_settings(DURABLE={"API_RUNS": f"{__name__}.runs_of_one_workflow"}):
-        api = make_api(*ALL, name="ada")
-        while True:
-            page = api.get(f"/runs?limit=2&sort={sort}&{filter}{cursor}").json()
-            found += [each["id"] for each in page["results"]]
-            text = page["next_cursor"]
-            if text is None:
-                break
-            assert b"other" not in base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            cursor = f"&cursor={text}"
-    assert found == (wanted[::-1] if sort.startswith("-") else wanted)
+        found = list(pages(make_api(*ALL, name="ada"), f"/runs?limit=2&sort={sort}&{filter}"))
+    assert ids_that_tell_nothing_of_others(found) == (wanted[::-1] if sort.startswith("-") else wanted)
 
 
 def a_child_of_another(at: datetime) -> None:
@@ -263,10 +246,6 @@ def test_lists_and_counts_leave_others_out(ada: Api) -> None:
 
 
 def test_workers_show_no_runs_of_others(ada: Api) -> None:
-    from datetime import timedelta
-
-    from django.utils import timezone
-
     Run.objects.update(lease_expires_at=timezone.now() + timedelta(minutes=1), worker="host:1:x", state="running")
     [worker] = ada.get("/workers").json()["results"]
     assert [each["id"] for each in worker["runs"]] == ["ada-1"]
@@ -422,16 +401,9 @@ def test_the_log_of_a_limited_user_looks_through_a_window_for_each_page(
         OperatorAction.objects.create(
             source="api", action="pause", run_id=run, outcome="done", reason=str(number), created_at=moment
         )
-    pages, cursor = list[list[str]](), ""
-    while len(pages) < 20:
-        found = ada.get(f"/operator-actions?limit=2{cursor}").json()
-        assert {each["run"] for each in found["results"]} <= {"ada-1"}
-        pages.append([each["reason"] for each in found["results"]])
-        if found["next_cursor"] is None:
-            break
-        cursor = f"&cursor={found['next_cursor']}"
-    assert [reason for page in pages for reason in page] == ["10", "8", "7", "0"]
-    assert pages == [["10", "8"], ["7"], ["0"]]
+    found = [page["results"] for page in pages(ada, "/operator-actions?limit=2")]
+    assert {each["run"] for page in found for each in page} == {"ada-1"}
+    assert [[each["reason"] for each in page] for page in found] == [["10", "8"], ["7"], ["0"]]
 
 
 def by_summary(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:

@@ -118,6 +118,14 @@ def read(path: Path) -> StoredHistory:
     return found
 
 
+def output_of(found: StoredHistory, location: str) -> Any:
+    """The output of a step in a file whose values have their own codec."""
+    assert found.codec is not None
+    [output] = [each.output for each in found.entries if each.location == location]
+    assert output is not None
+    return found.codec.decode(output)
+
+
 class TestASample:
     def test_it_has_one_run_of_each_way_through_the_code_and_no_values(
         self, shell: Shell, stage: Stage, tmp_path: Path
@@ -203,15 +211,14 @@ class TestTheFile:
 
 
 class TestTheCheck:
-    def test_a_file_goes_on_with_its_own_code(self, shell: Shell, started: Run, tmp_path: Path) -> None:
+    def test_a_file_goes_on_with_its_own_code_and_is_checked_in_processes(
+        self, shell: Shell, started: Run, tmp_path: Path
+    ) -> None:
         path = kept(shell, tmp_path / "h.jsonl")
         Run.objects.all().delete()
         done = shell("replay-check", "--from", str(path))
         assert (done.status, done.out) == (0, "")
         assert done.err.endswith("1 run checked, none would diverge.\n")
-
-    def test_a_file_is_checked_in_processes(self, shell: Shell, started: Run, tmp_path: Path) -> None:
-        path = kept(shell, tmp_path / "h.jsonl")
         done = shell("replay-check", "--from", str(path), str(path), "--jobs", "2")
         assert done.status == 1  # the other processes lack the workflow
         assert done.err.endswith("2 runs checked, 2 would diverge.\n")
@@ -323,20 +330,14 @@ class TestValues:
         assert "Ada" not in text
         assert "12.50" not in text
         found = read(path)
-        assert found.codec is not None
-        output = next(each.output for each in found.entries if each.location == "price")
-        assert output is not None
-        assert found.codec.decode(output) == Price(Decimal(0), "(redacted)", True)
+        assert output_of(found, "price") == Price(Decimal(0), "(redacted)", True)
         done = shell("replay-check", "--from", str(path))  # its path did not depend on what was replaced
         assert (done.status, done.out) == (0, "")
 
     def test_with_a_hook_what_it_leaves_stays(self, shell: Shell, started: Run, tmp_path: Path) -> None:
         with override_settings(DURABLE={"REDACT": f"{__name__}.hide_currency"}):
             found = read(kept(shell, tmp_path / "h.jsonl", "--redact"))
-        assert found.codec is not None
-        output = next(each.output for each in found.entries if each.location == "price")
-        assert output is not None
-        assert found.codec.decode(output) == Price(Decimal("12.50"), "***", True)
+        assert output_of(found, "price") == Price(Decimal("12.50"), "***", True)
 
     def test_a_field_that_its_class_does_not_show_is_replaced(self, shell: Shell, stage: Stage, tmp_path: Path) -> None:
         def paying(ctx: Context) -> None:
@@ -348,10 +349,7 @@ class TestValues:
             path = kept(shell, tmp_path / "h.jsonl", "--redact")
             assert shell("replay-check", "--from", str(path)).status == 0
         found = read(path)
-        assert found.codec is not None
-        output = next(each.output for each in found.entries if each.location == "card")
-        assert output is not None
-        card, extra = found.codec.decode(output)
+        card, extra = output_of(found, "card")
         assert (card.holder, extra.name) == ("Ada", "Ada")  # what the hook leaves
         assert card.number.startswith("(hidden")
         assert (card.code, extra.model_extra) == (0, {"pin": "pin-of-ada"})

@@ -131,12 +131,16 @@ class TestWhatItSays:
         assert line.startswith("2 runs of gate.cli (order-")
         assert "raises KeyError: " in line
 
-    def test_json_has_the_ids_of_all_runs_of_a_group(self, shell: Shell, code: Code) -> None:
+    def test_json_has_each_finding_and_the_ids_of_all_runs_of_a_group(self, shell: Shell, code: Code) -> None:
         code.deploy(lambda ctx: waiting(ctx, "charge"))
         for number in range(7):
             code.start(id=f"order-{number}")
         code.deploy(lambda ctx: waiting(ctx))
-        found = shell("replay-check", "-o", "json").json
+        done = shell("replay-check", "-o", "json")
+        found = done.json
+        assert (done.status, found["checked"]) == (1, 7)
+        assert {each["kind"] for each in found["findings"]} == {"skipped"}
+        assert found["findings"][0]["add"] == ['ctx.removed("charge", "step")']
         (group,) = found["groups"]
         assert (group["workflow"], group["kind"], group["place"], group["count"]) == ("gate.cli", "skipped", "wait", 7)
         assert sorted(group["runs"]) == sorted(each["run_id"] for each in found["findings"])
@@ -148,18 +152,6 @@ class TestWhatItSays:
         code.start(id="order-1")
         done = shell("replay-check")
         assert (done.status, done.out, done.err) == (0, "", "1 run checked, none would diverge.\n")
-
-    def test_json(self, shell: Shell, code: Code) -> None:
-        code.deploy(lambda ctx: waiting(ctx, "charge"))
-        code.start(id="order-1")
-        code.deploy(lambda ctx: waiting(ctx))
-        done = shell("replay-check", "--format", "json")
-        assert done.status == 1
-        (finding,) = done.json["findings"]
-        assert finding["run_id"] == "order-1"
-        assert finding["kind"] == "skipped"
-        assert finding["add"] == ['ctx.removed("charge", "step")']
-        assert done.json["checked"] == 1
 
     def test_a_name_that_nobody_knows(self, shell: Shell) -> None:
         done = shell("replay-check", "--workflow", "gate.none")
@@ -214,10 +206,7 @@ class TestItsChoice:
         for number in range(12):
             code.start(1, id=f"usual-{number}")
 
-        def changed(ctx: Context, amount: int) -> str:
-            return ctx.step("ship", work)
-
-        code.deploy(changed)
+        code.deploy(lambda ctx, amount: ctx.step("ship", work))
         done = shell("replay-check", "--ended", "2", "--format", "json")
         assert done.status == 1
         assert [each["run_id"] for each in done.json["findings"]] == ["rare"]
@@ -240,12 +229,7 @@ class TestTheDifferenceOfDecisions:
         for number in range(10):
             code.start(number, id=f"order-{number}")
 
-        def stricter(ctx: Context, amount: int) -> str:
-            if amount < 7:
-                return ctx.step("ship", work)
-            return ctx.step("refund", work)
-
-        code.deploy(stricter)
+        code.deploy(lambda ctx, amount: ctx.step("ship" if amount < 7 else "refund", work))
         done = shell("replay-check", "--diff")
         assert done.status == 1
         (line,) = done.lines

@@ -37,10 +37,8 @@ def _down() -> None:
 
 
 def output(stage: Stage, run_id: str) -> Any:
-    stage.settle(run_id)
-    return (
-        get_run(run_id).output if Run.objects.get(pk=run_id).state == "completed" else Run.objects.get(pk=run_id).state
-    )
+    state = stage.settle(run_id).state
+    return get_run(run_id).output if state == "completed" else state
 
 
 @pytest.mark.parametrize(
@@ -79,14 +77,10 @@ def test_what_is_not_said_is_asked_for(shell: Shell, stage: Stage, words: list[s
     assert get_run("run").info().held
 
 
-def test_a_result_is_json(shell: Shell, stage: Stage) -> None:
+def test_what_is_no_json_and_a_step_that_does_not_wait_are_refused(shell: Shell, stage: Stage) -> None:
     stage.start(order, 1, id="run")
     done = shell("settle", "run", "charge", "--done", "{")
     assert (done.status, "that is not JSON" in done.err) == (1, True)
-
-
-def test_a_step_that_does_not_wait_is_refused(shell: Shell, stage: Stage) -> None:
-    stage.start(order, 1, id="run")
     assert shell("settle", "run", "charge", "--fail").status == 0
     again = shell("settle", "run", "charge", "--not-done")
     assert again.status == 1

@@ -175,11 +175,14 @@ class TestDoctor:
         stage.start(napping, id="two")
         Run.objects.filter(pk="two").update(wake_at=timezone.now() - timedelta(minutes=10))
         Sweep(store_for("default")).tick(timezone.now())
+        for number in range(6):
+            stage.start(failing, id=f"failed-{number}")
         done = shell("doctor")
         assert done.status == 1
+        assert "  and 2 more" in done.lines
         assert "`durable causes` lists failed runs by cause" in done.out
         assert {"exhausted": "problem", "unclaimed": "problem"}.items() <= self.verdicts(shell).items()
-        assert "  one" in done.lines
+        assert "  failed-5" in done.lines
         assert "  two" in done.lines
 
     def test_what_is_known_can_be_let_pass(self, shell: Shell, worker: SimpleWorker, stage: Stage) -> None:
