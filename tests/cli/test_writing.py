@@ -450,7 +450,11 @@ class TestMessages:
     @pytest.fixture
     def answering(self, stage: Stage) -> Iterator[None]:
         """The run "one" goes on while somebody waits for its answer."""
-        at = replace(stage.at, poll_wait=lambda _seconds: stage.settle("one"))
+
+        def pause(_seconds: float) -> None:
+            stage.settle("one")
+
+        at = replace(stage.at, poll_wait=pause)
         runtime.activate(at)
         yield
         runtime.deactivate(at)
