@@ -172,19 +172,18 @@ class TestRetention:
         assert ids(messages) == ["durable.W086"]
         assert '"shop.fulfil"' in str(messages[0].hint)
 
-    def test_of_many_workflows_that_there_are_not_the_first_are_named(self) -> None:
-        retention = {"workflows": {f"old.workflow_{number}": 60 for number in range(500)}}
-        with override_settings(DURABLE={"RETENTION": retention}):
+    @pytest.mark.parametrize(
+        ("count", "last"),
+        [
+            (500, "RETENTION names 495 more unknown workflows."),
+            (6, 'RETENTION names no workflow: "old.workflow_5".'),
+        ],
+    )
+    def test_of_many_workflows_that_there_are_not_the_first_are_named(self, count: int, last: str) -> None:
+        with override_settings(DURABLE={"RETENTION": {"workflows": {f"old.workflow_{n}": 60 for n in range(count)}}}):
             messages = configuration.check_retention()
         assert ids(messages) == ["durable.W086"] * 6
-        assert messages[-1].msg == "RETENTION names 495 more unknown workflows."
-
-    def test_of_six_workflows_that_there_are_not_each_is_named(self) -> None:
-        retention = {"workflows": {f"old.workflow_{number}": 60 for number in range(6)}}
-        with override_settings(DURABLE={"RETENTION": retention}):
-            messages = configuration.check_retention()
-        assert ids(messages) == ["durable.W086"] * 6
-        assert messages[-1].msg == 'RETENTION names no workflow: "old.workflow_5".'
+        assert messages[-1].msg == last
 
 
 class Deaf:

@@ -37,11 +37,9 @@ class Api:
         defaults["wsgi.multithread"] = threads
 
     def get(self, path: str, **headers: str) -> Any:
-        """A JSON answer."""
         return self.client.get(self.prefix + path, headers=headers)
 
     def post(self, path: str, body: Any = None, *, key: str | None = None, **headers: str) -> Any:
-        """A JSON answer to a JSON body."""
         if key is not None:
             headers["Idempotency-Key"] = key
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()

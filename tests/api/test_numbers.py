@@ -35,19 +35,16 @@ NO_RUNS = {"number": 0, "is_capped": False}
 
 @workflow(name="tests.api.numbered")
 def numbered(ctx: Context, number: int) -> int:
-    """Return the number, by a step."""
     return ctx.step("charge", int, number)
 
 
 def queue(api: Api, name: str = "default") -> dict[str, Any]:
-    """The queue as the list shows it."""
     [found] = [each for each in api.get("/queues").json()["results"] if each["name"] == name]
     shown: dict[str, Any] = found
     return shown
 
 
 def stats(api: Api, name: str = "tests.api.numbered") -> dict[str, Any]:
-    """The numbers of the workflow."""
     answer = api.get(f"/workflows/{name}/stats")
     assert answer.status_code == 200, answer.content
     shown: dict[str, Any] = answer.json()

@@ -131,7 +131,6 @@ HOSTS: list[dict[str, Any]] = [
 
 
 def hosts_handler(exc: Exception, context: Any) -> None:
-    """A handler of the host's, which is not to be called."""
     raise AssertionError("the host's handler was asked")
 
 

@@ -292,7 +292,6 @@ class TestListing:
 
 
 def hidden(_workflow: str, _field: str, _value: Any) -> str:
-    """A redaction hook that shows nothing."""
     return "hidden"
 
 

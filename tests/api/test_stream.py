@@ -169,7 +169,6 @@ def test_wherever_he_is_cut_off_a_reader_goes_on(api: Api, monkeypatch: pytest.M
 
 
 def move(chance: random.Random) -> None:
-    """Do something to the run."""
     handle = get_run("a")
     if handle.state == "failed":
         handle.recover()

@@ -40,7 +40,6 @@ class Done:
 
     @property
     def json(self) -> Any:
-        """The one line of JSON."""
         (data,) = self.all_json
         return data
 

@@ -46,7 +46,6 @@ urlpatterns = [path("health/", HealthCheckView.as_view(checks=CHECKS))]
 
 
 def failure(check: HealthCheck) -> HealthCheckException | None:
-    """What the check raises."""
     try:
         check.run()
     except HealthCheckException as error:

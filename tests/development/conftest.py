@@ -50,7 +50,6 @@ Start = Callable[..., str]
 
 @pytest.fixture
 def site(tmp_path: Path) -> Project:
-    """The project."""
     return Project(tmp_path)
 
 

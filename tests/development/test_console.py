@@ -62,6 +62,20 @@ def undo(rollback: object, output: object) -> None:
     """A rollback handler that works."""
 
 
+def finish(flow: Any, **options: Any) -> None:
+    """Pass the run "a" of this workflow to its end, in a harness with these options."""
+    with Harness(**options) as h:
+        h.start(flow, id="a")
+        h.finish("a")
+
+
+def settle(flow: Any, **options: Any) -> None:
+    """Pass the run "a" of this workflow until it rests."""
+    with Harness(**options) as h:
+        h.start(flow, id="a")
+        h.settle()
+
+
 class TestWording:
     def test_steps_and_a_sleep(self, lines: Lines) -> None:
         @workflow(name="shop.packs")
@@ -114,9 +128,7 @@ class TestWording:
             }
             ctx.race("first", branches)
 
-        with Harness(now=datetime(2026, 1, 1, tzinfo=UTC)) as h:
-            h.start(pays, id="a")
-            h.settle()
+        settle(pays, now=datetime(2026, 1, 1, tzinfo=UTC))
         assert lines[0] == "shop.pays a: waits for the answer of link paid or a message in cancel"
 
     @pytest.mark.parametrize("verify", [None, cannot_tell])
@@ -125,9 +137,7 @@ class TestWording:
         def charges(ctx: Context) -> None:
             ctx.step("charge", broken, once=True, verify=verify)
 
-        with Harness() as h:
-            h.start(charges, id="a")
-            h.settle()
+        settle(charges)
         failed = "shop.charges a: charge failed after T, attempt 1: ConnectionError: 503"
         if verify is None:
             assert lines == [f"{failed}; held, waits for a person"]
@@ -143,9 +153,7 @@ class TestWording:
         def delivers(ctx: Context) -> None:
             ctx.step("ship", broken, max_retries=0)
 
-        with Harness() as h:
-            h.start(delivers, id="a")
-            h.settle()
+        settle(delivers)
         assert lines == [
             "shop.delivers a: ship failed after T, attempt 1: ConnectionError: 503; held, waits for a person"
         ]
@@ -182,9 +190,7 @@ class TestWording:
             ctx.step("charge", nothing, rollback=undo)
             ctx.step("ship", broken, max_retries=1, retry_backoff_base=86_400, retry_backoff_max=86_400)
 
-        with Harness(now=datetime(2026, 1, 1, tzinfo=UTC)) as h:
-            h.start(fails, id="a")
-            h.finish("a")
+        finish(fails, now=datetime(2026, 1, 1, tzinfo=UTC))
         first, second, third, fourth = lines
         assert first == "shop.fails a: charge, T"
         assert second.startswith(
@@ -198,9 +204,7 @@ class TestWording:
         def both(ctx: Context) -> None:
             ctx.join("ship", {"label": lambda c: c.step("buy", nothing), "mail": lambda c: c.step("send", nothing)})
 
-        with Harness() as h:
-            h.start(both, id="a")
-            h.finish("a")
+        finish(both)
         assert lines == ["shop.both a: ship / label / buy, T", "shop.both a: ship / mail / send, T; completed"]
 
     def test_a_critical_error(self, lines: Lines) -> None:
@@ -211,9 +215,7 @@ class TestWording:
         def charge(ctx: Context) -> None:
             ctx.step("charge", declined)
 
-        with Harness() as h:
-            h.start(charge, id="a")
-            h.finish("a")
+        finish(charge)
         assert (
             lines[0] == "shop.declined a: charge failed after T, attempt 1: CriticalError: declined; is not tried again"
         )
@@ -238,9 +240,7 @@ class TestWording:
             ctx.step("charge", nothing)
             return undefined_name  # type: ignore[name-defined]  # noqa: F821 - that is the mistake
 
-        with Harness() as h:
-            h.start(typo, id="a")
-            h.finish("a")
+        finish(typo)
         [line] = lines
         assert line.startswith("shop.typo a: charge, T; stopped by a mistake in the code, nothing was undone: ")
         assert "undefined_name" in line
@@ -278,9 +278,7 @@ class TestSafety:
         def attacked(ctx: Context) -> None:
             ctx.step("a\x1b[31mred\nstep", attack, max_retries=0)
 
-        with Harness() as h:
-            h.start(attacked, id="a")
-            h.finish("a")
+        finish(attacked)
         assert all(line.isprintable() for line in lines)
         assert "\\x1b[2Jgone shop.other" in lines[0]
         assert "\\u202e" in lines[0]
@@ -294,9 +292,7 @@ class TestSafety:
         def long(ctx: Context) -> None:
             ctx.step("ü" * 128, verbose, max_retries=0)
 
-        with Harness() as h:
-            h.start(long, id="a")
-            h.finish("a")
+        finish(long)
         assert max(len(line.encode()) for line in lines) < 4096 - 2
 
     def test_colours_are_the_styles(self) -> None:

@@ -79,7 +79,6 @@ def test_a_question_stays_open_while_others_are_asked_and_answered(at: Runtime, 
 
 @workflow(name="tests.conversation.forgetful")
 def forgetful(ctx: Context) -> None:
-    """Leaves a message open."""
     ctx.queue.next("question", completable=True)
 
 
@@ -96,13 +95,11 @@ MANY = 24
 
 
 def answering(message: QueueMessage[Any, Any]) -> Callable[[Any], Any]:
-    """A branch that completes the message."""
     return lambda _ctx: message.complete(message.body)
 
 
 @workflow(name="tests.conversation.several")
 def several(ctx: Context) -> bool:
-    """Answers the messages of one wait in branches."""
     messages = ctx.queue.next_batch("question", count=MANY, completable=True)
     ctx.join("answers", {str(each.body): answering(each) for each in messages})
     return all(each.is_completed for each in messages)

@@ -29,7 +29,7 @@ from tests.support.at_once import THREADS, at_once, patiently
 from tests.support.waiting import eventually
 from tests.support.worker import work_off
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 
 _STARTS = 8
@@ -40,7 +40,6 @@ def job(ctx: Context, number: int = 0) -> int:
     return number
 
 
-@pytest.mark.redis
 def test_all_get_the_one_open_run() -> None:
     found: Counter[str] = Counter()
     lock = threading.Lock()
@@ -56,7 +55,6 @@ def test_all_get_the_one_open_run() -> None:
     assert Run.objects.count() == 1
 
 
-@pytest.mark.redis
 def test_all_but_one_are_refused() -> None:
     made: list[str] = []
 
@@ -71,7 +69,6 @@ def test_all_but_one_are_refused() -> None:
     assert list(Run.objects.values_list("pk", flat=True)) == made
 
 
-@pytest.mark.redis
 def test_one_of_those_that_replace_one_another_is_left() -> None:
     def start(number: int) -> None:
         for _ in range(_STARTS):
@@ -85,7 +82,6 @@ def test_one_of_those_that_replace_one_another_is_left() -> None:
     assert holder.state == "pending"
 
 
-@pytest.mark.redis
 def test_all_messages_are_in_one_run_in_the_order_of_their_sender() -> None:
     def send(number: int) -> None:
         for place in range(_STARTS):
@@ -111,7 +107,6 @@ def collector(ctx: Context) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.redis
 def test_no_message_is_lost_when_its_run_is_about_to_end() -> None:
     """Each message is received once, whenever it comes: also while its run gives up waiting, or is being completed."""
     done = threading.Event()
@@ -135,7 +130,6 @@ def test_no_message_is_lost_when_its_run_is_about_to_end() -> None:
     assert sorted(each for output in outputs for each in output) == list(range(100))
 
 
-@pytest.mark.redis
 def test_starts_beside_ends_never_find_an_ended_run() -> None:
     """While one thread ends whatever has the key, the others start."""
 
@@ -154,7 +148,6 @@ def test_starts_beside_ends_never_find_an_ended_run() -> None:
     assert QueueMessage.objects.count() == (THREADS - 1) * _STARTS
 
 
-@pytest.mark.redis
 def test_debounced_starts_are_one_run_with_the_last_input() -> None:
     quiet = job.using(key="k", debounce="1 hour", at_most="2 hours")
 
@@ -188,7 +181,6 @@ for place in range(20):
 
 
 @pytest.mark.slow
-@pytest.mark.redis
 def test_two_processes_that_debounce_one_key(child_environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", STARTING]
     processes = [
@@ -274,7 +266,6 @@ class Claimers:
         return [count for began, count in list(self.claims) if began > moment]
 
 
-@pytest.mark.redis
 def test_nothing_is_claimed_once_a_pause_is_committed() -> None:
     pausable_job.start_many([()] * 400)
     with Claimers() as claimers:

@@ -37,7 +37,6 @@ REPLAY = import_module("durable.operations.replay")  # the package has a functio
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """Undo what the block writes."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
@@ -45,7 +44,6 @@ def undone() -> Iterator[None]:
 
 @workflow(name="tests.preview.rests")
 def rests(ctx: Context) -> None:
-    """A step and a long rest."""
     ctx.step("a", str)
     ctx.sleep("b", "30 days")
 

@@ -452,14 +452,12 @@ class TransactionTests(TestCase):
             with pytest.raises(RunNotFoundError):
                 get_run(run_id)
 
-    def test_without_a_savepoint_of_its_own(self) -> None:
+    def test_other_ways_to_roll_back(self) -> None:
         with self.refused(), transaction.atomic(), transaction.atomic(savepoint=False):
             greet.using(id="gone").start("Ada")
             raise Refused
         with pytest.raises(RunNotFoundError):
             get_run("gone")
-
-    def test_set_rollback(self) -> None:
         with transaction.atomic():
             greet.using(id="gone").start("Ada")
             transaction.set_rollback(True)

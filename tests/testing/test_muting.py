@@ -92,13 +92,6 @@ def test_what_the_workflow_logs_is_printed() -> None:
     assert stream.getvalue().splitlines() == ["the workflow says so"]
 
 
-def test_caplog_has_it(caplog: pytest.LogCaptureFixture) -> None:
-    with Harness() as h:
-        h.finish(h.start(failing))
-    assert "card declined" in caplog.text
-    assert "the workflow says so" in caplog.text
-
-
 class Collecting(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +101,7 @@ class Collecting(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def test_handlers_of_the_tests_have_it() -> None:
+def test_handlers_of_the_tests_caplog_and_assert_logs_have_it(caplog: pytest.LogCaptureFixture) -> None:
     collecting, stream = Collecting(), io.StringIO()
     handlers = [collecting, logging.StreamHandler(stream)]
     for each in handlers:
@@ -121,9 +114,8 @@ def test_handlers_of_the_tests_have_it() -> None:
             logging.getLogger("durable").removeHandler(each)
     assert any("card declined" in each for each in collecting.texts)
     assert "card declined" in stream.getvalue()
-
-
-def test_assert_logs_has_it() -> None:
+    assert "card declined" in caplog.text
+    assert "the workflow says so" in caplog.text
     with unittest.TestCase().assertLogs("durable.pass") as logs, Harness() as h:
         h.finish(h.start(failing))
     assert any("card declined" in line for line in logs.output)

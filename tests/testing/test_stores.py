@@ -20,6 +20,8 @@ from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueM
 from durable.testing import Harness, RunsInMemoryError
 from tests.support.stores import in_force
 
+pytestmark = pytest.mark.django_db
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -39,7 +41,6 @@ def adds(ctx: Any) -> Any:
 # -- in memory
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     "query",
     [
@@ -67,32 +68,22 @@ def one_in_the_database() -> str:
     return greet.using(id="stored").start("Ada").id
 
 
-@pytest.mark.django_db
-def test_outside_of_the_block_the_tables_are_read_as_ever(one_in_the_database: str) -> None:
+def test_of_runs_in_both_and_outside_of_the_block_those_of_the_database_are_read(
+    one_in_the_database: str, django_assert_num_queries: Any
+) -> None:
     assert Run.objects.get().id == one_in_the_database
     with Harness() as h:
         h.start(greet, "Bob")
     assert Run.objects.get().id == one_in_the_database
-
-
-@pytest.mark.django_db
-def test_a_test_that_has_runs_in_both_reads_those_of_the_database(
-    one_in_the_database: str, django_assert_num_queries: Any
-) -> None:
     with Harness() as h:
         h.start(greet.using(id="one"), "Ada")
         with django_assert_num_queries(1):
             assert Run.objects.get().id == one_in_the_database
 
 
-@pytest.mark.django_db
-def test_without_any_run_the_tables_are_read_as_ever() -> None:
+def test_without_any_run_and_with_another_store_in_force_the_tables_are_read_as_ever() -> None:
     with Harness():
         assert not Run.objects.exists()
-
-
-@pytest.mark.django_db
-def test_another_store_in_force_within_the_block_is_read() -> None:
     with Harness() as h:
         h.start(greet, "Ada")
         with in_force():
@@ -101,7 +92,6 @@ def test_another_store_in_force_within_the_block_is_read() -> None:
             assert not Run.objects.exists()
 
 
-@pytest.mark.django_db
 def test_deletes_that_cascade_and_the_tables_around_runs_are_let_through() -> None:
     user = get_user_model().objects.create_user("staff")
     with Harness() as h:
@@ -137,7 +127,6 @@ def test_a_connection_that_another_thread_opens_is_looked_at() -> None:
     assert [type(each) for each in found] == [RunsInMemoryError]
 
 
-@pytest.mark.django_db
 def test_nothing_is_left_on_the_connection() -> None:
     before = list(connection.execute_wrappers)
     with Harness():
@@ -148,7 +137,6 @@ def test_nothing_is_left_on_the_connection() -> None:
 # -- in the database
 
 
-@pytest.mark.django_db
 def test_a_harness_on_the_database_keeps_its_runs_there() -> None:
     with Harness(now=NOW, store="database") as h:
         run = h.start(greet.using(id="one"), "Ada")
@@ -159,7 +147,6 @@ def test_a_harness_on_the_database_keeps_its_runs_there() -> None:
     assert Run.objects.completed().get().finished_at == NOW + timedelta(minutes=1)
 
 
-@pytest.mark.django_db
 def test_plain_functions_retries_and_messages_work_on_the_database() -> None:
     calls: list[int] = []
 
@@ -185,7 +172,6 @@ def test_plain_functions_retries_and_messages_work_on_the_database() -> None:
         assert h.finish(run).output == {"by": 7}
 
 
-@pytest.mark.django_db
 def test_a_caller_who_waits_for_a_result_lets_it_come() -> None:
     def at_once(ctx: Any) -> int:
         return 42
@@ -196,7 +182,6 @@ def test_a_caller_who_waits_for_a_result_lets_it_come() -> None:
             greet.start("Ada").result(timeout=5)
 
 
-@pytest.mark.django_db
 def test_the_audit_log_is_that_of_the_database() -> None:
     with Harness(now=NOW, store="database") as h:
         run = h.start(greet.using(id="one"), "Ada")
@@ -205,7 +190,6 @@ def test_the_audit_log_is_that_of_the_database() -> None:
     assert OperatorAction.objects.get().reason == "enough"
 
 
-@pytest.mark.django_db
 def test_children_end_with_their_parent_on_the_database() -> None:
     def parent(ctx: Any) -> Any:
         ctx.start_child("one", greet, "Ada")
@@ -220,7 +204,6 @@ def test_children_end_with_their_parent_on_the_database() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.django_db
 def test_crashes_on_the_database_change_nothing() -> None:
     with Harness(now=NOW, store="database") as h:
         in_memory = Harness(now=NOW).crash_everywhere(adds)
@@ -240,7 +223,6 @@ def test_crash_everywhere_leaves_nothing_without_a_tests_transaction() -> None:
     assert Run.objects.get().state == "completed"
 
 
-@pytest.mark.django_db
 def test_what_a_rolled_back_block_started_is_gone() -> None:
     with Harness(now=NOW, store="database"):
         with transaction.atomic():
@@ -273,7 +255,6 @@ async def _one(ctx: Any) -> Any:
     return await ctx.step("one", lambda: 1)
 
 
-@pytest.mark.django_db
 def test_async_workflows_pass_on_the_database() -> None:
     async def crawl(ctx: Any) -> Any:
         await ctx.sleep("rest", 60)

@@ -96,7 +96,7 @@ class TestInPytest:
         await sync_to_async(connections.close_all)()
 
 
-class InDjangosTestCase(TestCase):
+class OfDjango:
     async def test_each_method_that_passes_runs_has_a_twin(self) -> None:
         for order in ORDERS:
             await passes_an_order(order)
@@ -107,15 +107,12 @@ class InDjangosTestCase(TestCase):
             await crashes_an_order(order)
 
 
-class InDjangosTransactionTestCase(TransactionTestCase):
-    async def test_each_method_that_passes_runs_has_a_twin(self) -> None:
-        for order in ORDERS:
-            await passes_an_order(order)
-            await Group.objects.all().adelete()
+class InDjangosTestCase(OfDjango, TestCase):
+    """In the transaction of the test."""
 
-    async def test_crashes(self) -> None:
-        for order in ORDERS:
-            await crashes_an_order(order)
+
+class InDjangosTransactionTestCase(OfDjango, TransactionTestCase):
+    """Where transactions commit."""
 
 
 CALLS: dict[str, Callable[[Harness], Any]] = {
