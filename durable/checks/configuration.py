@@ -214,17 +214,24 @@ _COUNT: _Wanted = (
     lambda value: _is_number(value) and isinstance(value, int) and value >= 1,
     "a whole number from 1 on",
 )
+_FROM_ZERO: _Wanted = (lambda value: type(value) is int and value >= 0, "a whole number from 0 on")
 _FLAG: _Wanted = (lambda value: isinstance(value, bool), "True or False")
+_RULE: _Wanted = (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None")
 _TEXT: _Wanted = (_is_text, "a text that is not empty")
 _DURATION: _Wanted = (_is_duration, "seconds from 0 on or a timedelta")
 _POSITIVE: _Wanted = (_is_positive_duration, "seconds above 0 or a timedelta")
 
 
-def _are_limits(value: Any) -> bool:
-    try:
-        return isinstance(value, Mapping) and all(_is_limit(name, given) for name, given in value.items())
-    except (TypeError, ValueError):
-        return False
+def _by_name(is_one: Callable[[Any, Any], object]) -> Callable[[object], bool]:
+    """Return whether a value is a dict of which `is_one` accepts each name with what is given for it."""
+
+    def are(value: object) -> bool:
+        try:
+            return isinstance(value, Mapping) and all(is_one(name, given) for name, given in value.items())
+        except (TypeError, ValueError):
+            return False
+
+    return are
 
 
 def _is_limit(name: Any, given: Any) -> bool:
@@ -235,27 +242,12 @@ def _is_limit(name: Any, given: Any) -> bool:
     return has_rate if "at_once" not in given else check_at_once(given["at_once"]) >= 0
 
 
-def _are_priorities(value: Any) -> bool:
-    try:
-        return isinstance(value, Mapping) and all(_is_priority(name, given) for name, given in value.items())
-    except (TypeError, ValueError):
-        return False
-
-
 def _is_priority(name: Any, given: Any) -> bool:
     head_start(given, {})
     return is_priority_name(name)
 
 
-def _are_kinds_of_tags(value: Any) -> bool:
-    try:
-        return isinstance(value, Mapping) and all(check_tag_name(name) and value[name] in KINDS for name in value)
-    except (TypeError, ValueError):
-        return False
-
-
-def _are_carriers(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(_is_text(each) for each in (*value, *value.values()))
+_are_carriers = _by_name(lambda name, path: _is_text(name) and _is_text(path))
 
 
 _WANTED: Mapping[str, _Wanted] = {
@@ -282,13 +274,16 @@ _WANTED: Mapping[str, _Wanted] = {
     ),
     "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),
     "ASK_TIMEOUT": (_is_ask_timeout, 'seconds above 0, a timedelta, or text such as "30 days"'),
-    "MAX_UNCOUNTED_RETRIES": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
+    "MAX_UNCOUNTED_RETRIES": _FROM_ZERO,
     "LIMITS": (
-        _are_limits,
+        _by_name(_is_limit),
         'a dict of limits by name, such as {"gpu": {"at_once": 4}, "openai": {"rate": "500/min", "burst": 50}}',
     ),
-    "PRIORITIES": (_are_priorities, 'a dict of lengths of at most a day by name, such as {"high": "10 min"}'),
-    "TAGS": (_are_kinds_of_tags, 'a dict of "hashed" or "clear" by names of tags, such as {"email": "hashed"}'),
+    "PRIORITIES": (_by_name(_is_priority), 'a dict of lengths of at most a day by name, such as {"high": "10 min"}'),
+    "TAGS": (
+        _by_name(lambda name, kind: check_tag_name(name) and kind in KINDS),
+        'a dict of "hashed" or "clear" by names of tags, such as {"email": "hashed"}',
+    ),
     "CARRY": (_are_carriers, 'a dict of dotted paths by name, such as {"tenant": "shop.tenants.carry"}'),
     "BUILD": (
         lambda value: value is None or (isinstance(value, str) and 0 < len(value) <= MAX_BUILD),
@@ -303,7 +298,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "MARK": (lambda value: isinstance(value, str), 'the path of a file, or ""'),
     "BASE_URL": (_is_base_url, 'an address such as "https://shop.example", or ""'),
     "LINK_BODY_BYTES": _COUNT,
-    "LINK_REFUSALS": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
+    "LINK_REFUSALS": _FROM_ZERO,
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,
     "PREPARED_STATEMENTS": (lambda value: isinstance(value, bool) or value == "auto", '"auto", True or False'),
@@ -317,8 +312,8 @@ _WANTED: Mapping[str, _Wanted] = {
         "a whole number from 0 on, or None",
     ),
     "API_WORKFLOWS": (lambda value: value is None or _are(value, _is_text), "a list of names, or None"),
-    "API_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
-    "ADMIN_RUNS": (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None"),
+    "API_RUNS": _RULE,
+    "ADMIN_RUNS": _RULE,
     "EVENTS_KEPT": _POSITIVE,
     "STATEMENT_TIMEOUT": _DURATION,
     "METRICS_TOKEN": (lambda value: isinstance(value, str), 'a text, or ""'),
@@ -408,16 +403,18 @@ def _check_binds(codec: Any) -> Iterator[CheckMessage]:
 @register(TAG)
 def check_redaction(**_: object) -> list[CheckMessage]:
     """Check that the redaction hook can be imported: until then, operators see no payloads."""
-    if not _is_text(conf.REDACT):
-        return []
-    try:
-        problem = "" if callable(import_string(conf.REDACT)) else "it is not a function"
-    except Exception as error:  # noqa: BLE001 - the hook's module may raise anything
-        problem = f"{type(error).__name__}: {error}"
-    if not problem:
+    if not _is_text(conf.REDACT) or not (problem := _problem_of(conf.REDACT)):
         return []
     hint = "Give the dotted path of a function redact(workflow, field, value) that returns what may be shown."
     return [Error(f'DURABLE["REDACT"], {conf.REDACT}, cannot be used: {problem}.', hint=hint, id="durable.E010")]
+
+
+def _problem_of(path: str) -> str:
+    """Return why no function can be imported from a dotted path; "" if one can."""
+    try:
+        return "" if callable(import_string(path)) else "it is not a function"
+    except Exception as error:  # noqa: BLE001 - the function's module may raise anything
+        return f"{type(error).__name__}: {error}"
 
 
 @register(TAG)
@@ -490,17 +487,12 @@ def check_alerts(**_: object) -> list[CheckMessage]:
         targets = AlertSettings.of(conf.ALERTS).targets
     except AlertSettingsError as error:
         return [Error(f'DURABLE["ALERTS"]: {error}.', hint=error.hint, id="durable.E014")]
-    found: list[CheckMessage] = []
-    for target in targets:
-        try:
-            problem = "" if not target.function or callable(import_string(target.function)) else "it is not a function"
-        except Exception as error:  # noqa: BLE001 - the function's module may raise anything
-            problem = f"{type(error).__name__}: {error}"
-        if problem:
-            hint = "Give the dotted path of a function(alert); alert is a durable.alerts.Alert."
-            message = f'DURABLE["ALERTS"]: {target.function} cannot be used: {problem}.'
-            found.append(Error(message, hint=hint, id="durable.E014"))
-    return found
+    hint = "Give the dotted path of a function(alert); alert is a durable.alerts.Alert."
+    return [
+        Error(f'DURABLE["ALERTS"]: {each.function} cannot be used: {problem}.', hint=hint, id="durable.E014")
+        for each in targets
+        if each.function and (problem := _problem_of(each.function))
+    ]
 
 
 @register(TAG)
@@ -529,6 +521,12 @@ def check_vendor(**_: object) -> list[CheckMessage]:
         "A router sends the app durable there."
     )
     return [Error(message, hint=hint, id="durable.E019")]
+
+
+def _database_of(vendor: str) -> Any:
+    """Return the connection of durable's database if that is of this vendor; None for another, or an unknown alias."""
+    found = connections[conf.DATABASE] if conf.DATABASE in list(connections) else None
+    return found if found is not None and found.vendor == vendor else None
 
 
 @register(TAG)
@@ -581,7 +579,7 @@ def check_cachalot(**_: object) -> list[CheckMessage]:
 @register(TAG)
 def check_isolation(**_: object) -> list[CheckMessage]:
     """Check for READ COMMITTED: a transaction that waited for a row's lock must decide by the row's newest version."""
-    if conf.DATABASE not in list(connections) or (connection := connections[conf.DATABASE]).vendor != "postgresql":
+    if (connection := _database_of("postgresql")) is None:
         return []
     from django.db.backends.postgresql.psycopg_any import IsolationLevel  # psycopg can be imported here
 
@@ -596,7 +594,7 @@ def check_isolation(**_: object) -> list[CheckMessage]:
 @register(TAG)
 def check_sqlite(**_: object) -> list[CheckMessage]:
     """Check that transactions on SQLite wait for their turn to write, also beside workers."""
-    if conf.DATABASE not in list(connections) or (connection := connections[conf.DATABASE]).vendor != "sqlite":
+    if (connection := _database_of("sqlite")) is None:
         return []
     mode = connection.settings_dict["OPTIONS"].get("transaction_mode") or ""
     if str(mode).upper() in ("IMMEDIATE", "EXCLUSIVE"):

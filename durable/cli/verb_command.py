@@ -180,7 +180,7 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
             output.say("Nothing was done.")
             return Exit.REFUSED
     if is_bulk:
-        return _start_bulk(verb.action, _selection(options, ids), options, output)
+        return _start_bulk(verb.action, _filtered(options) or list(ids), options, output)
     done = refused = 0
     with acting_as(shell_actor(options.user), reason=options.reason, expected=options.revision), ExitStack() as stack:
         is_streamed = "-" in options.ids
@@ -234,12 +234,6 @@ def _chosen(verb: RunVerb, options: Namespace) -> Iterable[str]:
         return selected_ids(selection)
     found = given_ids(options.ids)
     return found if "-" in options.ids else list(found)
-
-
-def _selection(options: Namespace, ids: Iterable[str]) -> bulk.Selection | list[str]:
-    """Return the selection of a bulk in the background: the filter, or the ids."""
-    selection = _filtered(options)
-    return list(ids) if selection is None else selection
 
 
 def _filtered(options: Namespace) -> bulk.Selection | None:

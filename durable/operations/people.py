@@ -284,7 +284,8 @@ def page_for(
     if person.problem:
         return [], None
     operates = person.has_perm(OPERATE)
-    sought = QuestionsSought(at.now(), person.key, tuple(person.keys), _permissions(person), operates, after)
+    permissions = None if person.user.is_superuser else frozenset(person.user.get_all_permissions())
+    sought = QuestionsSought(at.now(), person.key, tuple(person.keys), permissions, operates, after)
     found: list[Question] = []
     while True:
         page = at.store.open_questions(sought, most + 1)
@@ -298,10 +299,6 @@ def page_for(
 def _answerable(at: Runtime, page: Sequence[QuestionRecord], person: Person) -> list[Question]:
     waiting = at.store.awaited_questions(page) if page else set()
     return [Question(each) for each in page if each.question_id in waiting and not why_not(each, person)]
-
-
-def _permissions(person: Person) -> frozenset[str] | None:
-    return None if person.user.is_superuser else frozenset(person.user.get_all_permissions())
 
 
 aquestions_for = in_async(questions_for)
