@@ -556,7 +556,7 @@ def _tell(decided: Decided, how: str, output: Output) -> None:
     elif how == UNKNOWN:
         output.say(
             f"{plural(decided.in_doubt, 'run')} in doubt. Workers claim runs again, and ask about their next steps: "
-            "`durable runs --held` lists what waits for a person."
+            "`durable list --held` lists what waits for a person."
         )
     else:
         output.say("Workers claim runs again, within seconds.")
