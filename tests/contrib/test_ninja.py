@@ -98,11 +98,10 @@ def operation(method: str, path: str) -> dict[str, Any] | None:
     return None
 
 
-def cases() -> list[tuple[str, str, Address]]:
-    every = [("get", name, each) for name, each in READS.items()] + [
-        ("post", name, each) for name, each in WRITES.items()
-    ]
-    return [each for each in every if f"{each[0]} {each[1]}" not in REST_ALONE]
+EVERY: Final = [("get", name, each) for name, each in READS.items()] + [
+    ("post", name, each) for name, each in WRITES.items()
+]
+CASES: Final = [each for each in EVERY if f"{each[0]} {each[1]}" not in REST_ALONE]
 
 
 def ask(client: Client, prefix: str, method: str, name: str, address: Address, site: Mapping[str, str]) -> Any:
@@ -113,12 +112,9 @@ def ask(client: Client, prefix: str, method: str, name: str, address: Address, s
 
 
 def test_the_router_has_each_address_of_rest_but_those_that_rest_alone_has(site: dict[str, str]) -> None:
-    every = [("get", name, each) for name, each in READS.items()] + [
-        ("post", name, each) for name, each in WRITES.items()
-    ]
     paths = {
         f"{method} {name}": path_of(f"durable_api:{name}", each, site).replace("/api/", "/ninja/durable/", 1)
-        for method, name, each in every
+        for method, name, each in EVERY
     }
     missing = {name for name, path in paths.items() if operation(name.split()[0], path) is None}
     assert missing == REST_ALONE
@@ -133,9 +129,7 @@ def test_each_list_of_durable_is_in_the_router() -> None:
     assert sorted(every.values()) == sorted(each.name for each in ninja.LISTINGS)
 
 
-@pytest.mark.parametrize(
-    ("method", "name", "address"), cases(), ids=[f"{method} {name}" for method, name, _ in cases()]
-)
+@pytest.mark.parametrize(("method", "name", "address"), CASES, ids=[f"{method} {name}" for method, name, _ in CASES])
 def test_an_operation_needs_the_permissions_of_rest_and_answers_the_same(
     site: dict[str, str], method: str, name: str, address: Address
 ) -> None:

@@ -61,7 +61,8 @@ def at(db: None) -> Iterator[Runtime]:
         yield at
 
 
-def completed(at: Runtime) -> Handle:
+@pytest.fixture
+def run(at: Runtime) -> Handle:
     """A run that went through it all."""
     run = fulfil.using(id="first").start(3)
     run.send("approved", {"by": 7}, id="once")
@@ -96,8 +97,7 @@ def rows() -> list[list[Any]]:
         ("close", ["close"]),
     ],
 )
-def test_what_runs_again(at: Runtime, target: str, calls: list[str], in_place: bool) -> None:
-    run = completed(at)
+def test_what_runs_again(at: Runtime, run: Handle, target: str, calls: list[str], in_place: bool) -> None:
     before, output = rows(), run.output
     plan = run.plan_replay(target)
     assert rows() == before  # a plan changes nothing
@@ -119,8 +119,7 @@ PLACES = ["charge", "items", "approval", "ship/label/buy", "ship/mail/send", "cl
 
 
 @pytest.mark.parametrize("first", PLACES)
-def test_the_same_id_from_another_place_is_refused(at: Runtime, first: str) -> None:
-    run = completed(at)
+def test_the_same_id_from_another_place_is_refused(at: Runtime, run: Handle, first: str) -> None:
     again = run.replay(first, id="again")
 
     def check() -> None:
@@ -139,8 +138,7 @@ def test_the_same_id_from_another_place_is_refused(at: Runtime, first: str) -> N
     assert Run.objects.count() == 2
 
 
-def test_the_same_id_from_a_place_that_means_the_same_is_not_refused(at: Runtime) -> None:
-    run = completed(at)
+def test_the_same_id_from_a_place_that_means_the_same_is_not_refused(run: Handle) -> None:
     again = run.replay("items/~2/item", id="again")
     assert run.replay("items", id="again").id == again.id
     with pytest.raises(EntryNotFoundError):
@@ -149,8 +147,7 @@ def test_the_same_id_from_a_place_that_means_the_same_is_not_refused(at: Runtime
     assert run.replay("items", id="again").id == again.id
 
 
-def test_the_same_id_as_a_restart_or_a_given_output_is_refused(at: Runtime) -> None:
-    run = completed(at)
+def test_the_same_id_as_a_restart_or_a_given_output_is_refused(run: Handle) -> None:
     run.restart(id="restarted")
     with acting_as(Actor("cli", label="ops"), reason="by hand"):
         run.give_output("close", "closed", id="given")
@@ -159,8 +156,7 @@ def test_the_same_id_as_a_restart_or_a_given_output_is_refused(at: Runtime) -> N
             run.replay("close", id=run_id)
 
 
-def test_failed_attempts_go_and_stay_with_their_steps(at: Runtime) -> None:
-    run = completed(at)
+def test_failed_attempts_go_and_stay_with_their_steps(at: Runtime, run: Handle) -> None:
     new = run.replay("close")
     assert [each.location for each in at.store.attempts(new.id)] == ["ship/mail/send"]
     run.replay("ship", in_place=True)
@@ -168,8 +164,7 @@ def test_failed_attempts_go_and_stay_with_their_steps(at: Runtime) -> None:
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_all_of_it_or_nothing(at: Runtime, monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
-    run = completed(at)
+def test_all_of_it_or_nothing(at: Runtime, run: Handle, monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
     before = rows()
 
     def broken(*_: object, **__: object) -> None:
@@ -182,8 +177,7 @@ def test_all_of_it_or_nothing(at: Runtime, monkeypatch: pytest.MonkeyPatch, in_p
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_it_happens_if_the_callers_transaction_commits(at: Runtime, in_place: bool) -> None:
-    run = completed(at)
+def test_it_happens_if_the_callers_transaction_commits(run: Handle, in_place: bool) -> None:
     before = rows()
     with suppress(ZeroDivisionError), transaction.atomic():
         run.replay("approval", in_place=in_place)
@@ -191,8 +185,7 @@ def test_it_happens_if_the_callers_transaction_commits(at: Runtime, in_place: bo
     assert rows() == before
 
 
-def test_two_operators_that_saw_the_same(at: Runtime) -> None:
-    run = completed(at)
+def test_two_operators_that_saw_the_same(run: Handle) -> None:
     plan = run.plan_replay("close")
     seen = audit.revision(operations.record(run.id))
     with acting_as(Actor("cli"), expected=seen):
@@ -203,9 +196,8 @@ def test_two_operators_that_saw_the_same(at: Runtime) -> None:
         run.replay("close", in_place=True, plan_hash=plan.hash)
 
 
-def test_a_replay_of_a_replay_whose_first_run_is_gone(at: Runtime) -> None:
+def test_a_replay_of_a_replay_whose_first_run_is_gone(at: Runtime, run: Handle) -> None:
     """The history of a new run is its own, and read also when no record says any more where it came from."""
-    run = completed(at)
     output = run.output
     second = run.replay("close")
     Run.objects.filter(id=run.id).delete()
@@ -216,16 +208,14 @@ def test_a_replay_of_a_replay_whose_first_run_is_gone(at: Runtime) -> None:
     assert CALLS == ["close", "close"]
 
 
-def test_a_plan_is_read_in_five_queries(at: Runtime) -> None:
-    run = completed(at)
+def test_a_plan_is_read_in_five_queries(run: Handle) -> None:
     with CaptureQueriesContext(connections["default"]) as queries:
         assert run.plan_replay("charge").reruns
     # two for its family: the children of the iterations that the loop has pruned, and the replays that read the run
     assert len(queries) == 5
 
 
-def test_from_async_code(at: Runtime) -> None:
-    run = completed(at)
+def test_from_async_code(at: Runtime, run: Handle) -> None:
 
     async def replayed() -> tuple[ReplayPlan, Handle]:
         plan = await run.aplan_replay("close")

@@ -141,13 +141,6 @@ def test_a_delay_and_another_queue(h: Harness) -> None:
     assert h.run_due() == 1
 
 
-def test_start_many_takes_inputs(h: Harness) -> None:
-    handles = order.start_many([order.input(1), order.input(2, express=True), order.using(queue="low").input(3)])
-    assert [h.finish(each).output for each in handles] == [(1, False), (2, True), (3, False)]
-    with pytest.raises(TypeError, match=r"start_many of tests.verbs.order got an input of tests.verbs.other"):
-        ANY_ORDER.start_many([other.input(1)])
-
-
 def test_using_leaves_the_workflow_as_it_is(h: Harness) -> None:
     how = order.using(id="a", queue="low", delay=60)
     later = how.using(delay=120, on_conflict="error")
@@ -168,12 +161,16 @@ def test_handles_are_what_they_were() -> None:
     assert not hasattr(Handle("a"), "__dict__")
 
 
-def test_start_many(h: Harness) -> None:
+def test_start_many_takes_arguments_and_inputs(h: Harness) -> None:
     handles = order.start_many([(1,), [2], (3,)], ids=["a", "b", "c"])
     assert [each.id for each in handles] == ["a", "b", "c"]
     assert order.start_many([(1,), (2,)], ids=["a", "d"])[0] == handles[0]
     assert [h.finish(each).output[0] for each in handles] == [1, 2, 3]
     assert order.start_many([]) == []
+    handles = order.start_many([order.input(1), order.input(2, express=True), order.using(queue="low").input(3)])
+    assert [h.finish(each).output for each in handles] == [(1, False), (2, True), (3, False)]
+    with pytest.raises(TypeError, match=r"start_many of tests.verbs.order got an input of tests.verbs.other"):
+        ANY_ORDER.start_many([other.input(1)])
 
 
 @pytest.mark.parametrize(
