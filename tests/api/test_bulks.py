@@ -141,23 +141,6 @@ def test_another_number_than_expected_does_nothing(api: Api) -> None:
     assert states("a", "b") == {"pending"}
 
 
-@pytest.mark.parametrize("verb", ["pause", "recover", "cancel"])
-def test_it_needs_the_permission_of_the_verb(make_api: MakeApi, verb: str) -> None:
-    started("a")
-    without = [each for each in ALL if each != "operate_run"]
-    api = make_api(*without)
-    for order in ({"ids": ["a"]}, {"filter": {"state": ["pending"]}}):
-        problem(api.post("/bulks", {"verb": verb, **order}), 403, "permission-denied")
-    for name in ("go-on", "stop-here"):
-        problem(api.post(f"/runs/a/{name}"), 403, "permission-denied")
-    assert states("a") == {"pending"}
-
-
-def test_seeing_it_needs_the_permission_to_see_runs(make_api: MakeApi) -> None:
-    problem(make_api("operate_run").get("/bulks/any"), 403, "permission-denied")
-    problem(make_api("view_run", name="vera").get("/bulks/any"), 404, "not-found")
-
-
 def only_mine(request: Any, runs: Any) -> Any:
     return runs.filter(id__startswith="mine")
 

@@ -11,7 +11,6 @@ from django.utils import timezone
 from durable import Context, CriticalError, RetryLater, current_step, get_run, workflow
 from durable.inspection.pagination import cursor_of
 from durable.models import Activity, Child, Run, Schedule, Tick
-from durable.operations import eligibility
 from tests.api.conftest import ALL, Api, MakeApi, pages, problem
 from tests.faults.passing import pass_once
 
@@ -259,13 +258,6 @@ def test_a_bulk_is_planned_with_the_children_that_it_starts_again(api: Api, fail
     done = api.post("/bulks", {"verb": "replay", "ids": failures, "expected": plan["count"], "id": "b1"}).json()
     assert done["started_children"] == 6
     assert api.get("/bulks/b1").json()["started_children"] == 6
-
-
-def test_a_plan_beyond_its_bound_says_so(api: Api, failures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eligibility, "LOOKED_AT", 1)
-    plan = api.post("/bulk-plan", {"verb": "replay", "filter": {"workflow": "tests.api.stopped"}}).json()["starts"]
-    assert (plan["looked_at"], plan["children"], plan["is_partial"]) == (1, 3, True)
-    assert "counted for 1 of 2 runs" in plan["note"]
 
 
 def test_plans_of_other_verbs(api: Api, failures: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from django.utils import timezone
 
 from durable.conf import conf
 from durable.core.limits.rates import Rate, RateWant
-from durable.models import Limit, OperatorAction, RateKey, Reservation, Run, Slot
+from durable.models import Limit, OperatorAction, Run, Slot
 from durable.store import store_for
 from tests.api.conftest import MakeApi, problem
 from tests.api.workflows import add
@@ -65,24 +64,18 @@ def test_a_number_is_set_and_taken_back(make_api: MakeApi) -> None:
     assert api.post("/limits/carrier/set", {"at_once": -1}).status_code == 400
 
 
-# -- rates over REST: what is reserved and closed, and the verbs that set, close and open
+# -- rates over REST: what is reserved and closed, and starts that are refused
 
 
 KEY = "acme/🎉"
 START = {"workflow": "tests.api.add", "args": [1]}
 
 
-@pytest.fixture
-def api_rate() -> None:
-    """A rate of which the run "one" has begun; "two" waits."""
-    for run_id in ("one", "two"):
+def test_rates_are_read(make_api: MakeApi) -> None:
+    for run_id in ("one", "two"):  # the first has begun, the other waits
         add.using(id=run_id).start(1)
         want = RateWant("openai", KEY, 1, Rate.of("1/hour"))
         store_for(conf.DATABASE).reserve(run_id, 0, "a", want, timezone.now())
-
-
-@pytest.mark.usefixtures("api_rate")
-def test_rates_are_read(make_api: MakeApi) -> None:
     api = make_api("view_run")
     [shown] = api.get("/rates").json()["results"]
     assert shown == api.get("/rates/openai").json()
@@ -98,33 +91,6 @@ def test_rates_are_read(make_api: MakeApi) -> None:
     assert key["next_at"] is not None
     assert key["reserved_until"] > key["next_at"]
     assert 'no limit "none"' in problem(api.get("/rates/none"), 404, "not-found")["detail"]
-
-
-@pytest.mark.usefixtures("api_rate")
-def test_a_rate_is_set_and_taken_back(make_api: MakeApi) -> None:
-    api = make_api("change_limit", name="ada")
-    before = Reservation.objects.get().at
-    done = api.post("/limits/openai/set-rate", {"rate": "60/min", "burst": 5, "reason": "more"}).json()
-    assert (done["rate"], done["burst"], done["is_overridden"], done["code_says"]) == ("60/min", 5, True, "1/hour")
-    assert Reservation.objects.get().at < before - timedelta(minutes=50)
-    assert api.post("/limits/openai/take-back-rate").json()["rate"] == "1/hour"
-    assert (
-        "number of units"
-        in problem(api.post("/limits/openai/set-rate", {"rate": "x"}), 422, "arguments-refused")["detail"]
-    )
-
-
-@pytest.mark.usefixtures("api_rate")
-def test_a_limit_is_closed_and_opened(make_api: MakeApi) -> None:
-    api = make_api("change_limit", name="ada")
-    until = (timezone.now() + timedelta(days=1)).isoformat()
-    [key] = api.post("/limits/openai/close", {"until": until, "key": KEY, "reason": "429"}).json()["keys"]
-    assert (key["closed_by"], key["closed_why"]) == ("ada", "429")
-    assert key["closed_until"] is not None
-    assert RateKey.objects.get(key=KEY).closed_until is not None
-    [key] = api.post("/limits/openai/open", {"key": KEY}).json()["keys"]
-    assert key["closed_until"] is None
-    problem(api.post("/limits/openai/close", {"until": "2020-01-01T00:00:00Z"}), 422, "arguments-refused")
 
 
 def test_a_start_is_refused(make_api: MakeApi, settings: Any) -> None:

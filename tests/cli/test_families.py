@@ -7,7 +7,7 @@ import pytest
 from durable.cli import verb_command
 from durable.models import OperatorAction, Run
 from tests.cli.conftest import Shell, Stage, state
-from tests.cli.workflows import failing, mended, night, steps, stopped
+from tests.cli.workflows import failing, mended, night, stopped
 
 RECOVER = "durable recover --children-of one"
 AGAIN = (
@@ -39,11 +39,6 @@ class TestReplay:
         assert data["starts"] == [{"location": "bills", "workflow": "cli.bill", "number": 3}]
         assert data["counts"]["started_children"] == 3
 
-    def test_a_replay_from_behind_the_children_starts_none(self, shell: Shell, parent: Stage) -> None:
-        done = shell("replay", "one", "report", "--dry-run")
-        assert "started again" not in done.out
-        assert "steps that run again: 1" in done.lines
-
     @pytest.mark.parametrize(("answer", "runs"), [("yes\n", 5), ("no\n", 4)])
     def test_the_question_names_the_number(self, shell: Shell, parent: Stage, answer: str, runs: int) -> None:
         done = shell("replay", "one", "bills", typed=answer)
@@ -60,10 +55,6 @@ class TestReplay:
         parent.settle("two")
         assert Run.objects.filter(parent="two", workflow="cli.bill").count() == 3
         assert shell("replay", "one", "report", "--yes", "--id", "three").err == ""
-
-    def test_a_run_without_children_says_nothing_of_any(self, shell: Shell, stage: Stage) -> None:
-        stage.start(steps, id="one")
-        assert "children" not in shell("replay", "one", "a", "--dry-run").out
 
 
 BOTH = (
@@ -169,10 +160,7 @@ class TestRecover:
         assert parent.settle("one:bills:1").state == "completed"
         assert Run.objects.values().get(pk="one") == before
         assert "has ended: restart() begins a new one" in shell("recover", "one").err
-
-    def test_a_run_without_children_is_told_as_before(self, shell: Shell, stage: Stage) -> None:
-        stage.start(steps, id="one")
-        assert "has ended: restart() begins a new one" in shell("recover", "one").err
+        assert "children" not in shell("why", "one").out
 
 
 class TestWhy:
@@ -180,9 +168,3 @@ class TestWhy:
         said = "1 of its 3 children has failed; its output stays as it is: python manage.py durable recover --children-of one"
         assert said in shell("why", "one").out
         assert said.removeprefix("1 of") in shell("show", "one", "-o", "json").json["explanation"]["detail"]
-
-    def test_it_says_nothing_once_they_are_recovered(self, shell: Shell, parent: Stage) -> None:
-        mended.append(True)
-        shell(*RECOVER.split()[1:])
-        parent.settle("one:bills:1")
-        assert "children" not in shell("why", "one").out
