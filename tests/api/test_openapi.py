@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pytest_django.live_server_helper import LiveServer
 
 
+pytestmark = pytest.mark.django_db
+
 COMMITTED = settings.BASE_DIR / "docs" / "openapi.yaml"
 
 
@@ -112,14 +114,12 @@ def reader(client: Client, make_user: MakeUser) -> Client:
     return client
 
 
-@pytest.mark.django_db
 def test_the_prefix_leads_to_the_page(reader: Client) -> None:
     page = reader.get("/api/", follow=True)
     assert page.redirect_chain == [("docs", 302)] or page.redirect_chain == [("/api/docs", 302)]
     assert page.status_code == 200
 
 
-@pytest.mark.django_db
 def test_the_page_has_each_operation_and_each_schema(reader: Client) -> None:
     text = reader.get("/api/docs").content.decode()
     found = document()
@@ -134,7 +134,6 @@ def test_the_page_has_each_operation_and_each_schema(reader: Client) -> None:
     assert "style=" not in text
 
 
-@pytest.mark.django_db
 def test_the_document_is_that_of_the_docs_with_the_address_as_server(reader: Client) -> None:
     answer = reader.get("/api/schema")
     assert answer.headers["Content-Type"] == "application/json"
@@ -145,7 +144,6 @@ def test_the_document_is_that_of_the_docs_with_the_address_as_server(reader: Cli
     assert found == expected
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("address", ["/api/", "/api/docs", "/api/schema"])
 def test_they_need_the_permission(client: Client, make_user: MakeUser, address: str) -> None:
     assert client.get(address).status_code in (401, 403)
@@ -153,7 +151,6 @@ def test_they_need_the_permission(client: Client, make_user: MakeUser, address: 
     assert client.get(address).status_code == 403
 
 
-@pytest.mark.django_db
 @pytest.mark.browser
 @pytest.mark.e2e
 @pytest.mark.slow

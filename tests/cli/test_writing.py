@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.db import OperationalError
 
 from durable import get_run, runtime
@@ -216,18 +216,6 @@ class TestActors:
 
         monkeypatch.setattr(pwd, "getpwuid", unknown)
         assert subcommand.shell_actor(None).label.startswith("uid ")
-
-    def test_a_user_has_the_users_permissions_and_no_more(self, shell: Shell, stage: Stage) -> None:
-        user = User.objects.create_user("ada")
-        stage.start(napping, id="one")
-        done = shell("pause", "one", "--as", "ada")
-        assert done.status == 1
-        assert "operate_run" in done.err
-        assert state("one") == "sleeping"
-        user.user_permissions.add(Permission.objects.get(codename="operate_run"))
-        assert shell("pause", "one", "--as", "ada").status == 0
-        denied, allowed = OperatorAction.objects.order_by("id")
-        assert (denied.outcome, allowed.outcome, allowed.actor) == ("denied", "done", user)
 
     @pytest.mark.parametrize("name", ["nobody", "gone"])
     def test_an_unknown_user(self, shell: Shell, stage: Stage, name: str) -> None:
