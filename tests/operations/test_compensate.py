@@ -15,6 +15,7 @@ from durable.execution.passes import execute_pass
 from durable.models import Entry, Run
 from durable.runtime import Runtime
 from durable.testing import Harness
+from tests.core.flavours import Flavour
 from tests.support.stores import in_force, passed
 
 LEDGER: list[str] = []
@@ -33,24 +34,18 @@ def refund(_rollback: Any, name: str) -> None:
         MEANWHILE.pop()()
 
 
-@workflow(name="tests.compensate")
-def rejecting(ctx: Context) -> str:
-    ctx.rollback_checkpoint("from here")
-    for name in ("a", "b", "c"):
-        ctx.step(name, charge, name, rollback=refund)
-    ctx.compensate("rejected")
-    ctx.step("notify", LEDGER.append, "notified")
-    return "rejected"
-
-
-@workflow(name="tests.compensate_async")
-async def rejecting_async(ctx: AsyncContext) -> str:
+async def rejecting_in_either(ctx: AsyncContext) -> str:
     await ctx.rollback_checkpoint("from here")
     for name in ("a", "b", "c"):
         await ctx.step(name, charge, name, rollback=refund)
     await ctx.compensate("rejected")
     await ctx.step("notify", LEDGER.append, "notified")
     return "rejected"
+
+
+rejecting, rejecting_async = (
+    workflow(name=f"tests.compensate_{each}")(Flavour(each)(rejecting_in_either)) for each in ("sync", "async")
+)
 
 
 @workflow(name="tests.compensate_mistaken")

@@ -9,34 +9,17 @@ import pytest
 
 from durable import AsyncContext, Break, Context, Continue, Handle, QueueMessage, models, runtime, workflow
 from durable.runtime import Runtime
+from tests.core.flavours import Flavour
 from tests.support.stores import passed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@workflow(name="tests.conversation.agent")
-def agent(ctx: Context) -> list[Any]:
+FLAVOURS = [Flavour("sync"), Flavour("async")]
+
+
+async def agent(ctx: AsyncContext) -> list[Any]:
     """Answers a question after it has asked for permission as often as it takes."""
-    question = ctx.queue.next("question", completable=True)
-
-    def think(c: Context, turn: int) -> Break | Continue:
-        wish = c.queue.next("permission", completable=True)
-        wish.complete(f"turn {turn}")
-        c.step("tool", lambda: turn)
-        if wish.body == "no":
-            return Continue(turn + 1)
-        question.complete({"answer": question.body, "turns": turn})
-        c.sleep("cool off", 0)
-        return Break(question.is_completed)
-
-    before = question.is_completed
-    within: bool = ctx.loop("think", think, state=1, history_prune_interval=1)
-    ctx.queue.next("end")
-    return [before, within, question.is_completed]
-
-
-@workflow(name="tests.conversation.async_agent")
-async def async_agent(ctx: AsyncContext) -> list[Any]:
     question = await ctx.queue.next("question", completable=True)
 
     async def think(c: AsyncContext, turn: int) -> Break | Continue:
@@ -60,7 +43,9 @@ def responses(run: Handle) -> list[tuple[str, str | None]]:
     return [(each.state, each.response) for each in found]
 
 
-@pytest.mark.parametrize("definition", [agent, async_agent])
+@pytest.mark.parametrize(
+    "definition", [workflow(name=f"tests.conversation.{each}_agent")(each(agent)) for each in FLAVOURS]
+)
 def test_a_question_stays_open_while_others_are_asked_and_answered(at: Runtime, definition: Any) -> None:
     run = definition.start()
     run.send("question", 42)
@@ -95,24 +80,21 @@ MANY = 24
 
 
 def answering(message: QueueMessage[Any, Any]) -> Callable[[Any], Any]:
-    return lambda _ctx: message.complete(message.body)
+    async def answer(_ctx: Any) -> None:
+        await message.complete(message.body)
+
+    return answer
 
 
-@workflow(name="tests.conversation.several")
-def several(ctx: Context) -> bool:
-    messages = ctx.queue.next_batch("question", count=MANY, completable=True)
-    ctx.join("answers", {str(each.body): answering(each) for each in messages})
-    return all(each.is_completed for each in messages)
-
-
-@workflow(name="tests.conversation.async_several")
-async def async_several(ctx: AsyncContext) -> bool:
+async def several(ctx: AsyncContext) -> bool:
     messages = await ctx.queue.next_batch("question", count=MANY, completable=True)
     await ctx.join("answers", {str(each.body): answering(each) for each in messages})
     return all(each.is_completed for each in messages)
 
 
-@pytest.mark.parametrize("definition", [several, async_several])
+@pytest.mark.parametrize(
+    "definition", [workflow(name=f"tests.conversation.{each}_several")(each(several)) for each in FLAVOURS]
+)
 def test_branches_that_run_at_once_answer_the_messages_of_one_wait(definition: Any) -> None:
     run = definition.start()
     for number in range(MANY):

@@ -12,18 +12,10 @@ from django.contrib.auth.models import Group
 from django.db import connections
 from django.test import TestCase, TransactionTestCase
 
-from durable import AsyncContext, Context
+from durable import AsyncContext
 from durable.errors import MessageTimeoutError
 from durable.testing import Harness
-
-
-def sync_order(ctx: Context, name: str) -> Any:
-    ctx.step("create", create, name, atomic=True)
-    ctx.step("async step", asleep)
-    message = ctx.queue.next("go", timeout=60, completable=True)
-    message.complete("gone")
-    ctx.sleep("rest", 60)
-    return message.body
+from tests.core.flavours import Flavour
 
 
 async def async_order(ctx: AsyncContext, name: str) -> Any:
@@ -43,7 +35,7 @@ async def asleep() -> None:
     await asyncio.sleep(0)
 
 
-ORDERS: list[Callable[..., Any]] = [sync_order, async_order]
+ORDERS: list[Callable[..., Any]] = [Flavour("sync")(async_order), async_order]
 
 
 async def passes_an_order(order: Callable[..., Any]) -> None:
