@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django import urls
 from django.test import override_settings
 
 from durable import Break, Context, Continue, get_run, workflow
@@ -321,9 +322,14 @@ class TestResults:
         assert api.get("/runs/a/result?wait=30").json()["has_ended"] is False
 
 
+_inner = [urls.path("v1/", urls.include("durable.api.urls", namespace="runs"))]
+#: The interface below another prefix, in a namespace of the host's.
+urlpatterns = [urls.path("deep/below/", urls.include((_inner, "host")))]
+
+
 def test_the_interface_works_below_any_prefix(make_api: MakeApi) -> None:
     api = make_api(*ALL)
-    with override_settings(ROOT_URLCONF="tests.api.second_database"):
+    with override_settings(ROOT_URLCONF=__name__):
         api.prefix = "/deep/below/v1"
         started = api.post("/runs", {"workflow": "tests.api.add", "args": [1], "id": "a"})
         assert started["Location"] == "/deep/below/v1/runs/a"

@@ -11,7 +11,9 @@ import httpx
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, connections, transaction
+from django.http import HttpRequest, JsonResponse
 from django.test import override_settings
+from django.urls import path
 from django_tasks import default_task_backend, task
 
 from durable import AsyncContext, Context, Handle, aget_run, workflow
@@ -195,11 +197,19 @@ def _in_thread_of_its_own(look: Callable[[], bool]) -> bool:
         connection.close()
 
 
+async def wait_for_a_run(request: HttpRequest, run_id: str) -> JsonResponse:
+    run = await aget_run(run_id)
+    return JsonResponse({"output": await run.aresult(timeout=60)})
+
+
+urlpatterns = [path("wait/<str:run_id>", wait_for_a_run)]
+
+
 def test_a_server_goes_on_after_its_sessions_were_cut() -> None:
     only_with_a_server()
     run = double.start(21)
     pass_all()
-    with override_settings(ROOT_URLCONF="tests.operations.async_views"), asgi_server() as address:
+    with override_settings(ROOT_URLCONF=__name__), asgi_server() as address:
 
         async def ask_all() -> list[Any]:
             async with httpx.AsyncClient(timeout=120) as client:
