@@ -21,6 +21,7 @@ from durable.api.fields import (
     Items,
     Number,
     Text,
+    audit_reason,
     checked_together,
     filters_of,
     option_field,
@@ -29,7 +30,6 @@ from durable.api.fields import (
 from durable.api.requests import Done, answered
 from durable.api.schema import described
 from durable.core.errors import RunNotFoundError
-from durable.core.ids import MAX_REASON
 from durable.inspection.bulks import find_bulk, refusals, refusals_of
 from durable.inspection.counting import Count
 from durable.inspection.family import FailedChildren
@@ -107,7 +107,7 @@ class BulkForm(BulkPlanForm):
     )
     canary = CanaryForm(required=False)
     rate = Number(required=False, min_value=0.001, max_value=1_000, help_text="Runs a second, at most.")
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    reason = audit_reason()
 
     def get_fields(self) -> dict[str, Any]:
         of_verbs = {

@@ -281,10 +281,15 @@ def _is_time(text: str) -> bool:
         return True
 
 
+def audit_reason() -> Text:
+    """Return the field of a reason, which the audit log has."""
+    return Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
 class VerbForm(Form):
     """The reason, and the revision that the user saw."""
 
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    reason = audit_reason()
     revision = Text(
         required=False, max_length=MAX_ID, help_text="As it was seen; what has changed since is left alone."
     )

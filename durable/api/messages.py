@@ -18,14 +18,13 @@ from rest_framework.response import Response
 
 from durable import operations
 from durable.api.base import View, link, listed
-from durable.api.fields import Form, Text, Value, serializer_of
+from durable.api.fields import Form, Text, Value, audit_reason, serializer_of
 from durable.api.long_poll import wait_for
 from durable.api.requests import Done, answered, as_json
 from durable.api.runs import ResultQuery
 from durable.api.schema import described
 from durable.conf import conf
 from durable.core.errors import FormInvalidError, NotAllowedError, QuestionClosedError
-from durable.core.ids import MAX_REASON
 from durable.core.places import of_message
 from durable.core.records import ENDED, MessageState
 from durable.inspection.payloads import payload
@@ -54,13 +53,13 @@ class SendForm(Form):
         max_length=200,
         help_text="Makes the send idempotent for as long as the run exists.",
     )
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    reason = audit_reason()
 
 
 class DeleteMessageForm(Form):
     """The reason."""
 
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    reason = audit_reason()
 
 
 class MoveMessageForm(DeleteMessageForm):
@@ -85,7 +84,7 @@ class PublishForm(Form):
         max_length=200,
         help_text="Makes the request idempotent for as long as the event is kept (EVENTS_KEPT).",
     )
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    reason = audit_reason()
 
 
 class EventsView(View):
@@ -283,7 +282,7 @@ def _awaited(request: Request, run_id: str, sent: HttpResponse, wait: float) -> 
 class QuestionForm(Form):
     """The reason."""
 
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    reason = audit_reason()
 
 
 class CommentQuestionForm(QuestionForm):

@@ -25,6 +25,7 @@ from durable.api.fields import (
     QueryFlag,
     Text,
     Value,
+    audit_reason,
     option_field,
     serializer_of,
 )
@@ -33,7 +34,6 @@ from durable.api.requests import Done, answered
 from durable.api.schema import described
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
-from durable.core.ids import MAX_REASON
 from durable.core.location import MAX_LOCATION
 from durable.core.places import Place
 from durable.core.records import ENDED
@@ -89,7 +89,7 @@ class StartForm(Form):
     message = StartMessageForm(
         required=False, help_text="Sent to the open run that has the key, or to the new one; needs `key`."
     )
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    reason = audit_reason()
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()

@@ -6,6 +6,7 @@ first use of a limit, so that in a rolling deploy an old worker does not revert 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from django.apps import AppConfig
@@ -16,7 +17,7 @@ from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import StaleLimitError, UnknownLimitError
 from durable.core.limits.rates import Rate, rate_of
-from durable.core.limits.workflow_limits import check_at_once
+from durable.core.limits.workflow_limits import Limit, check_at_once
 from durable.models import RateLimit
 from durable.operations.audit import audited
 
@@ -36,21 +37,22 @@ def take_back_limit(name: str) -> None:
     _set("take_back_limit", name, None)
 
 
-def declared() -> dict[str, int]:
-    """Return the numbers of slots that the settings and this process's workflows define, by limit."""
-    found: dict[str, int] = {}
+def _discovered() -> Iterator[Limit]:
+    """Yield the limits that this process's workflows name."""
     for definition in registry.all():
         if definition.limits is not None and registry.is_discovered(definition.name):
-            found |= {each.name: each.at_once for each in definition.limits.limits if each.at_once is not None}
+            yield from definition.limits.limits
+
+
+def declared() -> dict[str, int]:
+    """Return the numbers of slots that the settings and this process's workflows define, by limit."""
+    found = {each.name: each.at_once for each in _discovered() if each.at_once is not None}
     return found | {name: given["at_once"] for name, given in conf.LIMITS.items() if "at_once" in given}
 
 
 def declared_rates() -> dict[str, Rate]:
     """Return the rates that the settings and this process's workflows define, by limit."""
-    found: dict[str, Rate] = {}
-    for definition in registry.all():
-        if definition.limits is not None and registry.is_discovered(definition.name):
-            found |= {each.name: each.rate for each in definition.limits.limits if each.rate is not None}
+    found = {each.name: each.rate for each in _discovered() if each.rate is not None}
     given = {name: rate_of(each.get("rate"), each.get("burst")) for name, each in conf.LIMITS.items()}
     return found | {name: rate for name, rate in given.items() if rate is not None}
 
