@@ -18,10 +18,9 @@ def main() -> int:
     with surroundings():
         from rich.console import Console
 
-        from tests.benchmarks.catalogue import chosen
         from tests.benchmarks.measuring import Bench
         from tests.benchmarks.report import show, write
-        from tests.benchmarks.rounds import take
+        from tests.benchmarks.rounds import chosen, take
 
         console = Console(stderr=True)
         bench = Bench(short=given.short, absurd_sql=given.absurd_sql)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -82,3 +82,13 @@ def percentile(values: list[float], share: float) -> float:
     """The value below which `share` of them lie; the largest for 1.0."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
+    """Return how many of these spans overlap at most."""
+    edges = sorted(edge for begins, ends in spans for edge in ((begins, 1), (ends, -1)))
+    most = now = 0
+    for _moment, change in edges:
+        now += change
+        most = max(most, now)
+    return most

@@ -7,11 +7,14 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from statistics import median
 
-from tests.benchmarks.measures.bare import bare_rate
-from tests.benchmarks.measuring import Bench, Measure, Skipped
+from tests.benchmarks import measures
+from tests.benchmarks.measures.one_run import bare_rate
+from tests.benchmarks.measuring import MEASURES, Bench, Measure, Skipped
 from tests.benchmarks.passing import empty_tables
+from tests.benchmarks.peers import absurd, dbos, reference, rq
 
 
 @dataclass(slots=True)
@@ -67,3 +70,18 @@ def _take_one(bench: Bench, each: Measure, figures: Figures) -> None:
         series.values.append(value)
         if bare and unit == "/s":
             series.bare.append(bare)
+
+
+_KNOWN = (measures, absurd, dbos, reference, rq)  # importing them is what makes them known
+
+
+def chosen(names: Sequence[str] | None) -> list[Measure]:
+    """The measurements of these names, in the order of a round; all without names. Exits for a name unknown."""
+    if not names:
+        return list(MEASURES.values())
+    for name in names:
+        if name not in {*MEASURES, "ours", "peers"}:
+            nearest = get_close_matches(name, MEASURES, n=1)
+            advice = f"did you mean {nearest[0]!r}? " if nearest else ""
+            raise SystemExit(f"no measurement is called {name!r}; {advice}there are: {', '.join(MEASURES)}")
+    return [each for each in MEASURES.values() if {each.name, "peers" if each.is_peer else "ours"} & set(names)]

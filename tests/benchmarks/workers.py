@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import rq
 from django.conf import settings
 from django.db import connection
@@ -101,3 +102,24 @@ def wait_until(condition: object, problem: str, patience: float = PATIENCE) -> N
         if time.monotonic() > deadline:
             raise TimeoutError(f"{problem} within {patience:g} s, at {timezone.now()} on {connection.alias}")
         time.sleep(0.05)
+
+
+def cpu_seconds(worker: int) -> Callable[[], float]:
+    """Return a function that says how many seconds of CPU this worker and PostgreSQL have used so far.
+
+    It counts all processes of both. PostgreSQL has to run on this machine.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        [(backend,)] = cursor.fetchall()
+    server = psutil.Process(backend).parent()
+    assert server is not None
+    trees = [psutil.Process(worker), server]
+    return lambda: sum(sum(_used(each)) for each in trees)
+
+
+def _used(root: psutil.Process) -> Iterator[float]:
+    for process in [root, *root.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            yield times.user + times.system + times.children_user + times.children_system

@@ -1,49 +1,5 @@
-"""The measurements, a file each. Importing this makes them known, in the order of a round."""
+"""The measurements, a file for each subject. Importing this makes them known, in the order of a round."""
 
-from tests.benchmarks.measures import (  # noqa: I001  # the order of a round: what is compared stands side by side
-    bare,
-    steps,
-    starts,
-    in_process,
-    runs,
-    concurrency,
-    snapshot,
-    replay,
-    joins,
-    messages,
-    timers,
-    schedules,
-    loops,
-    fan_out,
-    limits,
-    shares,
-    ranks,
-    queues,
-    growth,
-    guard,
-    pages,
-)
+from tests.benchmarks.measures import one_run, starts, runs, waits, fan_out, limits, tables  # noqa: I001
 
-__all__ = [
-    "bare",
-    "concurrency",
-    "fan_out",
-    "growth",
-    "guard",
-    "in_process",
-    "joins",
-    "limits",
-    "loops",
-    "messages",
-    "pages",
-    "queues",
-    "ranks",
-    "replay",
-    "runs",
-    "schedules",
-    "shares",
-    "snapshot",
-    "starts",
-    "steps",
-    "timers",
-]
+__all__ = ["fan_out", "limits", "one_run", "runs", "starts", "tables", "waits"]

@@ -18,11 +18,10 @@ from django.urls import reverse
 from durable import Handle
 from durable.core.records import ENDED
 from durable.models import GroupTally, Run
-from tests.benchmarks.cpu import cpu_seconds
-from tests.benchmarks.measures.pages import Browser
+from tests.benchmarks.measures.tables import Browser
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
 from tests.benchmarks.passing import claimed, empty_tables, one_pass
-from tests.benchmarks.workers import PATIENCE, elapsed, forget_killed, wait_for_all, workers
+from tests.benchmarks.workers import PATIENCE, cpu_seconds, elapsed, forget_killed, wait_for_all, workers
 from tests.benchmarks.workflows import fan_out, mapping, steps
 from tests.e2e.workers import Workers
 

@@ -1,4 +1,4 @@
-"""What slots of limits cost, and that never more are held than a limit allows."""
+"""What limits, shares and priorities cost, and how long a run waits behind another tenant's backlog."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from durable.models import Run
-from tests.benchmarks.cpu import cpu_seconds
-from tests.benchmarks.measuring import Bench, Figure, measure
-from tests.benchmarks.overlap import most_at_once
+from tests.benchmarks.measuring import Bench, Figure, Skipped, measure, most_at_once, percentile
 from tests.benchmarks.passing import empty_tables
-from tests.benchmarks.workers import elapsed, wait_for_all, workers
+from tests.benchmarks.peers.children import figures
+from tests.benchmarks.surroundings import SETTINGS
+from tests.benchmarks.workers import PATIENCE, cpu_seconds, elapsed, wait_for_all, wait_until, workers
 from tests.benchmarks.workflows import AT_ONCE, keyed, one_key, steps
+from tests.support.postgres import OLDEST_POSTGRES, oldest_postgres
 
 _KEYS = 1_000
 
@@ -52,3 +53,61 @@ def _in_steps() -> Iterator[tuple[float, float]]:
     for output in Run.objects.filter(workflow=one_key.name).values_list("output", flat=True):
         begins, ends = json.loads(output or "")
         yield begins, ends
+
+
+_SINGLE = 20
+_BEGUN = 50  # runs of the backlog that have ended when the other tenant begins
+
+
+@measure("shares")
+def shares(bench: Bench) -> Iterator[Figure]:
+    """How long a single one-step run of one share waits for its start while another share has a backlog, by two workers
+    with four runs at once each: milliseconds from its creation to its claim, the middle and the longest of 20, one
+    after the other. The backlog is started by one call.
+
+    Beside it runs per second of a backlog with a share and of one without, which is what the order costs, and how long
+    the last run of the backlog without a share waited: a single run behind it waits for so long.
+    """
+    count = bench.size(15_000, 300)
+    with workers(2, concurrency=4):
+        empty_tables()
+        steps.start_many([(1,)] * count)
+        wait_for_all(steps.name)
+        yield Figure("a backlog without shares", count / elapsed(steps.name), "/s")
+        last = Run.objects.order_by("-started_at").only("created_at", "started_at")[0]
+        yield Figure("wait behind a backlog without shares", _waited(last), "ms")
+        empty_tables()
+        steps.using(share="large").start_many([(1,)] * count)
+        runs = Run.objects.filter(workflow=steps.name)
+        wait_until(lambda: runs.filter(state="completed").count() >= _BEGUN, "no run of the backlog ends")
+        waits: list[float] = []
+        for _ in range(_SINGLE):
+            single = steps.using(share="small").start(1)
+            single.result(timeout=PATIENCE)
+            waits.append(_waited(Run.objects.get(pk=single.id)))
+        yield Figure("runs of the backlog left at the end", float(runs.filter(state="pending").count()), "runs")
+        wait_for_all(steps.name)
+        yield Figure("a backlog of one share", count / elapsed(steps.name), "/s")
+        yield Figure("wait of another share's run", percentile(waits, 0.5), "ms")
+        yield Figure("wait of another share's run, longest", max(waits), "ms")
+
+
+def _waited(run: Run) -> float:
+    assert run.started_at is not None
+    return (run.started_at - run.created_at).total_seconds() * 1000
+
+
+@measure("ranks on the oldest PostgreSQL")
+def ranks(bench: Bench) -> Iterator[Figure]:
+    """One-step runs by a `durable_worker`: runs per second of a backlog with a priority and of one without.
+
+    The server is one of its own, of the oldest version that is supported, with its defaults: it compiles statements
+    that it thinks expensive. Figures of two versions are not compared.
+    """
+    from project.servers import EmbeddedPostgres
+
+    programs = oldest_postgres()
+    if programs is None:
+        raise Skipped(f"PostgreSQL {OLDEST_POSTGRES} is not installed")
+    with EmbeddedPostgres(programs=programs, settings=SETTINGS) as server:
+        yield from figures("tests.benchmarks.ranked", bench.size(2000, 300), environment={"DATABASE_URL": server.url})

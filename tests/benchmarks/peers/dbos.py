@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tests.benchmarks.measuring import Bench, Figure, Skipped, measure, seconds
-from tests.benchmarks.overlap import most_at_once
+from tests.benchmarks.measuring import Bench, Figure, Skipped, measure, most_at_once, seconds
 from tests.benchmarks.peers.children import figures
 from tests.benchmarks.surroundings import database
 
