@@ -14,15 +14,15 @@ from django.template.base import Lexer
 from django.utils import translation
 from django.utils.translation import gettext as translated
 
-from tests.tools.catalogue import files, texts
+from tests.tools import catalogue
 
-LANGUAGES: Final = sorted(each.name for each in files.LOCALE.iterdir() if each.is_dir())
+LANGUAGES: Final = sorted(each.name for each in catalogue.LOCALE.iterdir() if each.is_dir())
 _PERCENT: Final = re.compile(r"%\((\w+)\)[sd]")
 TO_UPDATE: Final = "run: uv run python -m tests.tools.catalogue, translate what it lists, and run it again"
 
 
 def key(message: Message) -> tuple[str | None, tuple[str, ...]]:
-    return message.context, files.texts_of(message)
+    return message.context, catalogue.texts_of(message)
 
 
 def places(text: str) -> set[str]:
@@ -36,7 +36,7 @@ def is_of_braces(text: str) -> bool:
 
 
 def messages(language: str) -> list[Message]:
-    return [each for each in files.read(language) if each.id]
+    return [each for each in catalogue.read(language) if each.id]
 
 
 def test_german_is_there() -> None:
@@ -46,7 +46,7 @@ def test_german_is_there() -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_catalogue_has_every_marked_text_and_no_other(language: str) -> None:
     marked = {
-        (each.context, (each.text, each.plural) if each.plural else (each.text,)) for each in texts.marked_texts()
+        (each.context, (each.text, each.plural) if each.plural else (each.text,)) for each in catalogue.marked_texts()
     }
     known = {key(each) for each in messages(language)}
     assert {"missing": marked - known, "gone": known - marked} == {"missing": set(), "gone": set()}, TO_UPDATE
@@ -54,9 +54,9 @@ def test_a_catalogue_has_every_marked_text_and_no_other(language: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_text_is_translated(language: str) -> None:
-    left = [each.id for each in messages(language) if each.fuzzy or not all(files.translations_of(each))]
+    left = [each.id for each in messages(language) if each.fuzzy or not all(catalogue.translations_of(each))]
     assert left == [], TO_UPDATE
-    assert not files.read(language).obsolete
+    assert not catalogue.read(language).obsolete
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -68,9 +68,9 @@ def test_a_catalogue_names_its_language(language: str) -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_translations_have_the_places_of_their_texts(language: str) -> None:
     wrong = [
-        (files.texts_of(each)[-1], told)
+        (catalogue.texts_of(each)[-1], told)
         for each in messages(language)
-        for told in files.translations_of(each)
+        for told in catalogue.translations_of(each)
         if not fits(each, told)
     ]
     assert wrong == []
@@ -81,9 +81,9 @@ def fits(message: Message, told: str) -> bool:
 
     One form may leave out values.
     """
-    *_, text = files.texts_of(message)
+    *_, text = catalogue.texts_of(message)
     if message.pluralizable:
-        return places(told) <= {name for each in files.texts_of(message) for name in places(each)}
+        return places(told) <= {name for each in catalogue.texts_of(message) for name in places(each)}
     ends = [(each[:1].isspace(), each[-1:].isspace()) for each in (text, told)]
     elements = [re.findall("<[^>]*>", each) for each in (text, told)]
     return places(told) == places(text) and ends[0] == ends[1] and elements[0] == elements[1]
@@ -97,7 +97,9 @@ def test_a_catalogue_is_compiled(language: str) -> None:
         told: dict[object, str] = dict(found._catalog)  # type: ignore[attr-defined]
         return {text: each for text, each in told.items() if text != ""}  # without the header: it names Babel's version
 
-    assert told(files.mo_path(language).read_bytes()) == told(files.compiled(files.read(language))), TO_UPDATE
+    assert told(catalogue.mo_path(language).read_bytes()) == told(catalogue.compiled(catalogue.read(language))), (
+        TO_UPDATE
+    )
 
 
 def test_what_is_marked_in_a_template_is_found() -> None:
@@ -106,7 +108,7 @@ def test_what_is_marked_in_a_template_is_found() -> None:
         "{% blocktranslate count n=n with a=b %}{{ n }} {{ a }} run{% plural %}{{ n }} {{ a }} runs{% endblocktranslate %}"
     )
     assert Lexer(source).tokenize()
-    found = list(texts.texts_of_template(source, "page.html"))
+    found = list(catalogue.texts_of_template(source, "page.html"))
     assert [(each.text, each.plural) for each in found] == [
         ("One (of) 'them'", None),
         ("Two", None),

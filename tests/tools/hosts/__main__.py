@@ -47,9 +47,8 @@ def _try(cluster: Cluster, lease: float, directory: Path, only: set[str]) -> int
     from django.core.management import call_command
     from django.db import connections
 
-    from tests.tools.hosts.report import problems, table
     from tests.tools.hosts.scenarios import SCENARIOS
-    from tests.tools.hosts.study import Study
+    from tests.tools.hosts.study import Study, problems, table
 
     if unknown := only - {each.name for each in SCENARIOS}:
         print(

@@ -63,8 +63,7 @@ def _try(workers: Workers, options: argparse.Namespace) -> int:
 
     from durable.core.limits.rates import Rate
     from durable.models import Run
-    from tests.tools.limited_api.audit import broken_promises, install, moments
-    from tests.tools.limited_api.server import Api, served
+    from tests.tools.limited_api.api import Api, broken_promises, install, moments, served
     from tests.tools.limited_api.workflows import customer
 
     call_command("migrate", verbosity=0)

@@ -33,8 +33,7 @@ from django.test.utils import CaptureQueriesContext  # noqa: E402
 from durable.inspection import history_counts  # noqa: E402
 from tests.support.plans import most_read  # noqa: E402
 from tests.tools.scale import OPERATOR  # noqa: E402
-from tests.tools.scale.limited import LIMITED  # noqa: E402
-from tests.tools.scale.requests import Asked, every_request  # noqa: E402
+from tests.tools.scale.requests import LIMITED, Asked, every_request  # noqa: E402
 
 LIMIT: Final = 150.0  # milliseconds
 _TIMES: Final = 5

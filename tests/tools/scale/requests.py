@@ -18,6 +18,7 @@ from durable.admin.run_parts import PART_NAMES
 from durable.admin.text import as_key
 from durable.inspection.workflows import KINDS
 from durable.models import Cause, DatabaseMark, Limit, OperatorAction, QueueMessage, RateLimit, Run, SavedView, Schedule
+from durable.models.run import RunQuerySet
 from tests.admin.bigdata import LONG
 from tests.support.addresses import names_of_admin, names_of_interface
 from tests.tools.scale import BULK, DEEP, MAPPER, PARENT
@@ -409,4 +410,27 @@ _WRITES: Final = {
         *("delete-message", "move-message", "publish", "question", "questions"),
         *(f"{verb}-question" for verb in ("answer", "comment", "hand-over", "claim", "release")),
     )
+}
+
+
+def runs_of_a_workflow(_request: Any, runs: RunQuerySet) -> RunQuerySet:
+    """A seventh of all runs, by a column that an index begins with."""
+    return runs.filter(workflow="big.workflow_2")
+
+
+def runs_of_few(_request: Any, runs: RunQuerySet) -> RunQuerySet:
+    """Two runs of a million, by such a column."""
+    return runs.filter(workflow__in=["rare.workflow_run-00000101", "rare.workflow_run-00000102"])
+
+
+def runs_of_a_queue(_request: Any, runs: RunQuerySet) -> RunQuerySet:
+    """No run, by a column that no index begins with."""
+    return runs.filter(queue="nobody")
+
+
+#: What both settings are, by the word of the option.
+LIMITED: Final[Mapping[str, str]] = {
+    "workflow": f"{__name__}.runs_of_a_workflow",
+    "few": f"{__name__}.runs_of_few",
+    "queue": f"{__name__}.runs_of_a_queue",
 }
