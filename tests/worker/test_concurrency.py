@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -17,7 +16,7 @@ from durable.management.commands.durable_worker import _too_small_pools
 from durable.store import Store
 from project.servers import EmbeddedRedis
 from tests.support.locks import sessions
-from tests.support.processes import Program, Run, flow_log, is_alive, is_completed, start_run
+from tests.support.processes import Run, flow_log, is_alive, is_completed, start_run
 from tests.support.runs import state
 from tests.support.waiting import eventually
 
@@ -25,25 +24,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.django_db(transac
 
 
 @pytest.fixture
-def run(child_environment: dict[str, str]) -> Iterator[Run]:
-    """Start a `durable_worker` of one process with so many slots; it is ended with the test."""
-    started: list[Program] = []
-    environment = {
-        **child_environment,
-        "DJANGO_SETTINGS_MODULE": "tests.support.flows.settings",
-        "PYTHONUNBUFFERED": "1",
-    }
-
-    def start(concurrency: int, **extra: str) -> Program:
-        program = Program("durable_worker", f"--concurrency={concurrency}", environment={**environment, **extra})
-        started.append(program)
-        return program
-
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.end()
-        each.close()
+def work(run: Run) -> Run:
+    """Start a `durable_worker` of one process with so many slots."""
+    return lambda concurrency, **extra: run("durable_worker", f"--concurrency={concurrency}", **extra)
 
 
 def go(redis_connection: redis.Redis, *names: str) -> None:
@@ -51,10 +34,10 @@ def go(redis_connection: redis.Redis, *names: str) -> None:
         redis_connection.set(f"go {name}", "1")
 
 
-def test_a_busy_worker_hears_of_others(store: Store, run: Run, redis_connection: redis.Redis) -> None:
+def test_a_busy_worker_hears_of_others(store: Store, work: Run, redis_connection: redis.Redis) -> None:
     """Two synchronous and two asynchronous steps are under way in one process, and do not end by themselves."""
     before = sessions() if connection.vendor == "postgresql" else set()
-    program = run(5)
+    program = work(5)
     (pid,) = program.pids()
     names = ["a", "b", "c", "d"]
     flows = ["flows.long", "flows.long", "flows.along", "flows.along"]
@@ -84,8 +67,8 @@ def test_a_busy_worker_hears_of_others(store: Store, run: Run, redis_connection:
     assert program.end() == 0
 
 
-def test_sigterm_hands_all_over_at_once(store: Store, run: Run, redis_connection: redis.Redis) -> None:
-    program = run(3)
+def test_sigterm_hands_all_over_at_once(store: Store, work: Run, redis_connection: redis.Redis) -> None:
+    program = work(3)
     program.pids()
     names = ["a", "b", "c", "d"]
     ids = [start_run(store, "flows.along" if name == "b" else "flows.long", name) for name in names]
@@ -96,9 +79,9 @@ def test_sigterm_hands_all_over_at_once(store: Store, run: Run, redis_connection
     assert all(each.wake_at is not None and each.wake_at <= timezone.now() for each in found)
 
 
-def test_what_a_killed_worker_held_goes_on_run_by_run(store: Store, run: Run, redis_connection: redis.Redis) -> None:
+def test_what_a_killed_worker_held_goes_on_run_by_run(store: Store, work: Run, redis_connection: redis.Redis) -> None:
     """Any of them may have killed it: each is passed alone."""
-    program = run(4)
+    program = work(4)
     (pid,) = program.pids()
     names = ["a", "b", "c", "d"]
     ids = [start_run(store, "flows.long", name) for name in names]
@@ -114,8 +97,8 @@ def test_what_a_killed_worker_held_goes_on_run_by_run(store: Store, run: Run, re
     assert program.end() == 0
 
 
-def test_workers_end_with_a_parent_that_is_killed(store: Store, run: Run, redis_connection: redis.Redis) -> None:
-    program = run(2)
+def test_workers_end_with_a_parent_that_is_killed(store: Store, work: Run, redis_connection: redis.Redis) -> None:
+    program = work(2)
     (pid,) = program.pids()
     ids = [start_run(store, "flows.long", name) for name in ("a", "b")]
     eventually(lambda: len(flow_log(redis_connection)) == 2)
@@ -124,9 +107,9 @@ def test_workers_end_with_a_parent_that_is_killed(store: Store, run: Run, redis_
     assert {(state(store, each).lease_expires_at, state(store, each).crashes) for each in ids} == {(None, 0)}
 
 
-def test_a_redis_that_restarts_empty_loses_nothing(store: Store, run: Run) -> None:
+def test_a_redis_that_restarts_empty_loses_nothing(store: Store, work: Run) -> None:
     with EmbeddedRedis() as own:
-        program = run(2, REDIS_URL=own.url)
+        program = work(2, REDIS_URL=own.url)
         program.pids()
         before = start_run(store, "flows.one", "before")  # notifies another Redis: the sweep has to find it
         eventually(lambda: is_completed(store, before))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from html import unescape
 from io import StringIO
 
@@ -17,32 +16,16 @@ from django.utils import timezone
 from durable.inspection.events import list_events
 from durable.inspection.explanation import explain_fully
 from durable.models import Activity, OperatorAction, Run
-from durable.store import Store, store_for
+from durable.store import Store
 from tests.support.processes import Program, is_completed, start_run
+from tests.support.processes import Run as Command
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
-@pytest.fixture
-def store() -> Store:
-    return store_for("default")
-
-
-@pytest.fixture
-def programs(child_environment: dict[str, str]) -> Iterator[list[Program]]:
-    started: list[Program] = []
-    yield started
-    for each in started:
-        if each.process.poll() is None:
-            each.end()
-        each.close()
-
-
-def begin(environment: dict[str, str], programs: list[Program], **more: str) -> tuple[Program, int]:
-    settings = {"DJANGO_SETTINGS_MODULE": "tests.support.flows.settings", "PYTHONUNBUFFERED": "1", **more}
-    program = Program("durable_worker", environment={**environment, **settings})
-    programs.append(program)
+def begin(run: Command, **extra: str) -> tuple[Program, int]:
+    program = run("durable_worker", **extra)
     (pid,) = program.pids()
     return program, pid
 
@@ -54,13 +37,9 @@ def told(run_id: str) -> dict[str, tuple[str, str]]:
 
 
 def test_a_killed_worker_leaves_a_trace_on_its_run_and_on_its_page(
-    store: Store,
-    child_environment: dict[str, str],
-    programs: list[Program],
-    redis_connection: redis.Redis,
-    admin_client: Client,
+    store: Store, run: Command, redis_connection: redis.Redis, admin_client: Client
 ) -> None:
-    _, pid = begin(child_environment, programs, FLOWS_LEASE="600")  # nobody takes the run over before that is over
+    _, pid = begin(run, FLOWS_LEASE="600")  # nobody takes the run over before that is over
     run_id = start_run(store, "flows.long", "a")
     eventually(lambda: Activity.objects.filter(run_id=run_id).exists())
     worker = Run.objects.get(pk=run_id).worker
@@ -71,10 +50,10 @@ def test_a_killed_worker_leaves_a_trace_on_its_run_and_on_its_page(
     assert why.startswith('killed by signal 9 (SIGKILL), in step "last" (attempt 1, since ')
     assert "; its lease ends at " in why
 
-    run = Run.objects.get(pk=run_id)
-    assert run.worker == worker
-    assert run.lease_expires_at is not None
-    assert "killed by signal 9 (SIGKILL)" in explain_fully(run, run.lease_expires_at).detail
+    row = Run.objects.get(pk=run_id)
+    assert row.worker == worker
+    assert row.lease_expires_at is not None
+    assert "killed by signal 9 (SIGKILL)" in explain_fully(row, row.lease_expires_at).detail
 
     page = admin_client.get(reverse("admin:durable_run_worker", args=[quote(worker)])).content.decode()
     assert "killed by signal 9 (SIGKILL)" in page
@@ -98,9 +77,9 @@ def test_a_killed_worker_leaves_a_trace_on_its_run_and_on_its_page(
 
 
 def test_the_worker_that_goes_on_says_so_where_no_parent_has_seen_the_death(
-    store: Store, child_environment: dict[str, str], programs: list[Program], redis_connection: redis.Redis
+    store: Store, run: Command, redis_connection: redis.Redis
 ) -> None:
-    program, pid = begin(child_environment, programs)
+    program, pid = begin(run)
     run_id = start_run(store, "flows.long", "a")
     eventually(lambda: Activity.objects.filter(run_id=run_id).exists())
     worker = Run.objects.get(pk=run_id).worker
@@ -108,7 +87,7 @@ def test_the_worker_that_goes_on_says_so_where_no_parent_has_seen_the_death(
     os.kill(pid, signal.SIGKILL)
     program.wait()
     redis_connection.set("go a", "1")
-    begin(child_environment, programs)
+    begin(run)
     eventually(lambda: is_completed(store, run_id))
     assert told(run_id)["taken_over"][1].startswith(f'after its worker {worker} was lost in step "last"')
     assert "worker_died" not in told(run_id)

@@ -25,7 +25,7 @@ from durable.store import Store
 from durable.worker.rq import SimpleWorker
 from project.servers import EmbeddedRedis
 from tests.support.flows.workflows import silent
-from tests.support.processes import Program, Run, is_completed, start_run
+from tests.support.processes import Run, is_completed, start_run
 from tests.support.runs import state
 from tests.support.waiting import eventually
 
@@ -48,27 +48,10 @@ def own_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedRedis]:
 
 
 @pytest.fixture
-def run(child_environment: dict[str, str], own_redis: EmbeddedRedis) -> Iterator[Run]:
+def work(own_redis: EmbeddedRedis, run: Run) -> Run:
     """Start a `durable_worker` with so many slots, which sweeps once in ten minutes."""
-    started: list[Program] = []
-    environment = {
-        **child_environment,
-        "DJANGO_SETTINGS_MODULE": "tests.support.flows.settings",
-        "PYTHONUNBUFFERED": "1",
-        "REDIS_URL": own_redis.url,
-        "FLOWS_SWEEP": "600",
-    }
-
-    def start(concurrency: int) -> Program:
-        program = Program("durable_worker", f"--concurrency={concurrency}", environment=environment)
-        started.append(program)
-        return program
-
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.end()
-        each.close()
+    own = {"REDIS_URL": own_redis.url, "FLOWS_SWEEP": "600"}
+    return lambda concurrency: run("durable_worker", f"--concurrency={concurrency}", **own)
 
 
 def goes_on(store: Store, name: str) -> None:
@@ -103,10 +86,10 @@ def test_work_goes_on_while_redis_is_away_and_says_so_once(
     come_back: Callable[[EmbeddedRedis], None],
     concurrency: int,
     store: Store,
-    run: Run,
+    work: Run,
     own_redis: EmbeddedRedis,
 ) -> None:
-    program = run(concurrency)
+    program = work(concurrency)
     program.pids()
     goes_on(store, "before")
     go(own_redis)
@@ -130,11 +113,11 @@ def test_a_start_and_a_message_beside_a_dead_redis_are_committed_and_found(
     go: Callable[[EmbeddedRedis], None],
     come_back: Callable[[EmbeddedRedis], None],
     store: Store,
-    run: Run,
+    work: Run,
     own_redis: EmbeddedRedis,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    program = run(1)
+    program = work(1)
     program.pids()
     goes_on(store, "before")
     go(own_redis)
@@ -161,10 +144,10 @@ def test_a_start_and_a_message_beside_a_dead_redis_are_committed_and_found(
 
 
 def test_a_worker_that_starts_while_redis_is_away_executes_runs(
-    store: Store, run: Run, own_redis: EmbeddedRedis
+    store: Store, work: Run, own_redis: EmbeddedRedis
 ) -> None:
     own_redis.stop("kill")
-    program = run(1)
+    program = work(1)
     [pid] = program.pids()
     try:
         goes_on(store, "meanwhile")
@@ -209,8 +192,8 @@ def doctor(*arguments: str) -> str:
     return out.getvalue()
 
 
-def test_the_doctor_says_what_workers_do_while_redis_is_away(run: Run, own_redis: EmbeddedRedis) -> None:
-    run(1).pids()
+def test_the_doctor_says_what_workers_do_while_redis_is_away(work: Run, own_redis: EmbeddedRedis) -> None:
+    work(1).pids()
     own_redis.stop("kill")
     said = doctor()
     assert "redis: Redis does not answer (ConnectionError)" in said

@@ -4,7 +4,7 @@ import os
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -24,7 +24,7 @@ from durable.worker import presence
 from durable.worker.loop import InlinePool, ThreadPool, WorkerLoop
 from durable.worker.presence import KEPT, Presence, ShutdownFlag
 from durable.worker.timer import Sweep
-from tests.support.processes import Program, Run, start_run
+from tests.support.processes import Run, start_run
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,23 +33,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @workflow(name="presence.double")
 def double(ctx: Context, number: int) -> int:
     return 2 * number
-
-
-@pytest.fixture
-def run(child_environment: dict[str, str]) -> Iterator[Run]:
-    """Start a command; it is ended with the test."""
-    started: list[Program] = []
-    environment = {**child_environment, "DJANGO_SETTINGS_MODULE": "tests.support.flows.settings"}
-
-    def start(*arguments: str, **extra: str) -> Program:
-        started.append(Program(*arguments, environment={**environment, "PYTHONUNBUFFERED": "1", **extra}))
-        return started[-1]
-
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.end()
-        each.close()
 
 
 def a_row(name: str = "web-1:7:abc", **columns: object) -> WorkerProcess:

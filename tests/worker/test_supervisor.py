@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,33 +24,12 @@ from durable.worker.rq_jobs import ReadsJson
 from durable.worker.supervisor import AGAIN, worker_command
 from project.servers import EmbeddedRedis
 from tests.support.notifications import jobs
-from tests.support.processes import Program, Run, flow_log, is_alive, is_completed, is_listening, listeners, start_run
+from tests.support.processes import Run, flow_log, is_alive, is_completed, is_listening, listeners, start_run
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 ROOT = Path(__file__).resolve().parents[2]
 JSON = "rq.serializers.JSONSerializer"
-
-
-@pytest.fixture
-def run(child_environment: dict[str, str]) -> Iterator[Run]:
-    """Start a command; it is ended with the test."""
-    started: list[Program] = []
-    environment = {
-        **child_environment,
-        "DJANGO_SETTINGS_MODULE": "tests.support.flows.settings",
-        "PYTHONUNBUFFERED": "1",
-    }
-
-    def start(*arguments: str, **extra: str) -> Program:
-        started.append(Program(*arguments, environment={**environment, **extra}))
-        return started[-1]
-
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.end()
-        each.close()
 
 
 class TestDurableWorker:
