@@ -252,6 +252,12 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
+def gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the worker give a run up half a second after a request that its step has not obeyed."""
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+
+
+@pytest.fixture
 def working() -> Iterator[Callable[..., threading.Thread]]:
     with working_threads(go_on.set, LIMIT) as start:
         yield start
@@ -295,6 +301,13 @@ def ask(**columns: Any) -> None:
 
 def finished(handle: Handle[Any]) -> None:
     eventually(lambda: handle.state in {"completed", "failed", "cancelled"})
+
+
+def given_up(handle: Handle[Any], **where: Any) -> Run:
+    """Abandon the step as an operator does, and return the run once the worker has given it up."""
+    eventually(lambda: Activity.objects.filter(**where).update(abandon_asked_at=timezone.now()) > 0)
+    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    return Run.objects.get(pk=handle.id)
 
 
 def errors_of(handle: Handle[Any]) -> list[str]:
@@ -383,22 +396,12 @@ def test_a_worker_that_ends_forgets_what_goes_on_in_it() -> None:
 
 
 @pytest.mark.parametrize("of", [branches, abranches])
-def test_each_branch_is_noted(working: Callable[..., threading.Thread], of: Any) -> None:
-    handle = of.start()
-    working()
-    assert [each.location for each in current(2)] == ["all/left/hold", "all/right/hold"]
-    go_on.set()
-    finished(handle)
-    assert handle.output == {"left": "left", "right": "right"}
-
-
-@pytest.mark.parametrize("of", [branches, abranches])
-def test_the_history_has_each_branch_that_runs_before_its_step_is_recorded(
+def test_each_branch_is_noted_and_in_the_history_before_its_step_is_recorded(
     working: Callable[..., threading.Thread], of: Any
 ) -> None:
     handle = of.start()
     working()
-    current(2)
+    assert [each.location for each in current(2)] == ["all/left/hold", "all/right/hold"]
     run = Run.objects.get(pk=handle.id)
     running = activities_of_runs([run], timezone.now())[run.id]
     [around] = history_tree(run, running=running).roots
@@ -415,6 +418,7 @@ def test_the_history_has_each_branch_that_runs_before_its_step_is_recorded(
     go_on.set()
     finished(handle)
     assert {each.status for each in history_tree(run, running=running).nodes} == {"completed"}
+    assert handle.output == {"left": "left", "right": "right"}
 
 
 def test_each_slot_is_noted(working: Callable[..., threading.Thread]) -> None:
@@ -527,35 +531,33 @@ def test_a_worker_that_has_lost_the_run_replaces_no_save_of_the_next(
 # -- the stack
 
 
+def stacks(count: int = 1) -> list[str]:
+    """Ask for the stacks of so many steps, and return the answers."""
+    current(count)
+    ask(stack_asked_at=timezone.now())
+    eventually(lambda: not Activity.objects.filter(stack_taken_at=None).exists())
+    return list(Activity.objects.values_list("stack", flat=True))
+
+
 @pytest.mark.parametrize(("of", "function"), [(one, "hold"), (branches, "hold"), (abranches, "ahold")])
 def test_a_worker_answers_with_the_stack_of_the_step(
     working: Callable[..., threading.Thread], of: Any, function: str
 ) -> None:
     of.start()
     working()
-    current(1 if of is one else 2)
-    ask(stack_asked_at=timezone.now())
-    eventually(lambda: not Activity.objects.filter(stack_taken_at=None).exists())
-    for activity in Activity.objects.all():
-        first, *_ = activity.stack.splitlines()
-        assert first.endswith(f"in {function}"), activity.stack
+    for stack in stacks(1 if of is one else 2):
+        first, *_ = stack.splitlines()
+        assert first.endswith(f"in {function}"), stack
         assert "test_activities.py" in first
-        assert "durable/drivers" not in activity.stack
-
-
-def stack_of_the_step(working: Callable[..., threading.Thread]) -> str:
-    working()
-    current(1)
-    ask(stack_asked_at=timezone.now())
-    eventually(lambda: not Activity.objects.filter(stack_taken_at=None).exists())
-    return str(Activity.objects.get().stack)
+        assert "durable/drivers" not in stack
 
 
 def test_a_stack_begins_with_the_users_code_though_that_calls_durable(
     working: Callable[..., threading.Thread],
 ) -> None:
     through.start()
-    stack = stack_of_the_step(working)
+    working()
+    [stack] = stacks()
     frames = [line for line in stack.splitlines() if line.startswith("  File")]
     assert frames[0].endswith("in through_durable"), stack
     assert "durable/core/causes.py" in frames[1]
@@ -567,19 +569,15 @@ def test_a_step_whose_function_has_no_frames_has_its_name_as_its_stack(
 ) -> None:
     plain.start()
     with GATE:
-        assert stack_of_the_step(working) == "The step calls lock.acquire, which has no Python frames at this moment."
+        working()
+        assert stacks() == ["The step calls lock.acquire, which has no Python frames at this moment."]
 
 
 def test_the_main_threads_step_has_a_stack_too() -> None:
-    def act() -> None:
-        ask(stack_asked_at=timezone.now())
-        eventually(lambda: not Activity.objects.filter(stack_taken_at=None).exists())
-        stacks.append(Activity.objects.get().stack)
-
-    stacks: list[str] = []
+    found: list[str] = []
     one.start()
-    beside(act, in_the_main_thread)
-    assert stacks[0].splitlines()[0].endswith("in hold")
+    beside(lambda: found.extend(stacks()), in_the_main_thread)
+    assert found[0].splitlines()[0].endswith("in hold")
 
 
 # -- abandoned
@@ -635,15 +633,12 @@ def test_an_abandoned_last_attempt_fails_the_run() -> None:
 
 @pytest.mark.slow
 def test_a_step_that_cannot_be_interrupted_loses_its_run_and_writes_no_more(
-    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+    gives_up: None, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
     monkeypatch.setattr(activities, "AGAIN", 0.1)
     handle = swallowing.start()
     stuck = working()
-    ask(abandon_asked_at=timezone.now())
-    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
-    assert Run.objects.get(pk=handle.id).crashes == 0
+    assert given_up(handle).crashes == 0
     working()
     finished(handle)
     assert stuck.is_alive()
@@ -658,14 +653,12 @@ def test_a_step_that_cannot_be_interrupted_loses_its_run_and_writes_no_more(
 
 @pytest.mark.slow
 def test_after_its_last_attempt_a_step_that_was_given_up_is_exhausted(
-    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+    gives_up: None, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
     monkeypatch.setitem(RETRIED, "max_retries", 0)
     handle = swallowing.start()
     working()
-    ask(abandon_asked_at=timezone.now())
-    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    given_up(handle)
     working()
     finished(handle)
     assert handle.state == "failed"
@@ -677,13 +670,12 @@ def test_after_its_last_attempt_a_step_that_was_given_up_is_exhausted(
     "of", [ephemeral, markers, first_iteration, after_a_loop, race, tagging], ids=lambda of: of.name
 )
 def test_the_code_fits_the_history_of_a_run_that_was_given_up(
-    of: Any, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+    of: Any, gives_up: None, working: Callable[..., threading.Thread]
 ) -> None:
-    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
-    handle = of.start()
+    handle = of.using(tags={"tenant": "acme"}).start()
     working()
-    ask(abandon_asked_at=timezone.now())
-    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    given_up(handle)
+    assert handle.tags == {"tenant": "acme"} | ({"stage": "before"} if of is tagging else {})
     working()
     eventually(lambda: handle.state == "completed" or Run.objects.get(pk=handle.id).diverged_at is not None)
     assert Run.objects.get(pk=handle.id).diverged_at is None
@@ -693,30 +685,16 @@ def test_the_code_fits_the_history_of_a_run_that_was_given_up(
 
 
 @pytest.mark.slow
-def test_tags_before_a_step_stay_when_the_run_is_given_up(
-    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
-    handle = tagging.using(tags={"tenant": "acme"}).start()
-    working()
-    ask(abandon_asked_at=timezone.now())
-    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
-    assert handle.tags == {"stage": "before", "tenant": "acme"}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("retries", [2, 0])
+@pytest.mark.parametrize("of", [beside_others, abeside], ids=lambda of: of.name)
 def test_the_steps_of_other_branches_are_counted_when_the_run_is_given_up(
-    retries: int, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+    of: Any, retries: int, gives_up: None, working: Callable[..., threading.Thread]
 ) -> None:
     """They go on in their threads too: without a retry, none is called a second time beside itself."""
-    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
-    handle = beside_others.start(retries)
+    handle = of.start(retries)
     stuck = working()
     claimed = current(2)[0].fence
-    Activity.objects.filter(location="all/left/swallow").update(abandon_asked_at=timezone.now())
-    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
-    run = Run.objects.get(pk=handle.id)
+    run = given_up(handle, location="all/left/swallow")
     assert (run.fence, run.crashes) == (claimed + 1, 0)
     working()
     if retries:
@@ -727,7 +705,7 @@ def test_the_steps_of_other_branches_are_counted_when_the_run_is_given_up(
     go_on.set()
     finished(handle)
     assert begun.count("right") == (2 if retries else 1)
-    assert begun.count("done") == 1
+    assert begun.count("done") == (1 if of is beside_others else 0)
     assert sorted(errors_of(handle)) == ["AttemptAbandonedError", "WorkerDied"]
     [lost] = Attempt.objects.filter(run=handle.id, location="all/right/hold")
     assert "another branch could not be interrupted" in lost.error.message
@@ -737,33 +715,9 @@ def test_the_steps_of_other_branches_are_counted_when_the_run_is_given_up(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("retries", [2, 0])
-def test_async_steps_of_other_branches_are_counted_too(
-    retries: int, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
-    handle = abeside.start(retries)
-    working()
-    current(2)
-    Activity.objects.filter(location="all/left/swallow").update(abandon_asked_at=timezone.now())
-    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
-    working()
-    if retries:
-        eventually(lambda: begun.count("right") == 2)
-    else:
-        finished(handle)
-    go_on.set()
-    finished(handle)
-    assert begun.count("right") == (2 if retries else 1)
-    assert sorted(errors_of(handle)) == ["AttemptAbandonedError", "WorkerDied"]
-    assert handle.state == ("completed" if retries else "failed")
-
-
-@pytest.mark.slow
 def test_a_rollback_handler_that_cannot_be_interrupted_loses_its_run_and_writes_no_more(
-    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+    gives_up: None, working: Callable[..., threading.Thread]
 ) -> None:
-    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
     handle = stubbornly_undoing.start()
     stuck = working()
     [activity] = current()
@@ -787,7 +741,7 @@ def test_a_rollback_handler_that_cannot_be_interrupted_loses_its_run_and_writes_
 
 @pytest.mark.slow
 def test_a_run_whose_attempt_ends_before_it_is_given_up_keeps_its_lease(
-    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+    gives_up: None, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_up = leases.LeaseManager._give_up
 
@@ -798,7 +752,6 @@ def test_a_run_whose_attempt_ends_before_it_is_given_up_keeps_its_lease(
         after.set()
 
     after.clear()
-    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
     monkeypatch.setattr(leases.LeaseManager, "_give_up", late)
     handle = two_steps.start()
     working()
@@ -843,9 +796,8 @@ def test_a_cancel_that_interrupts_ends_a_run_whose_step_blocks() -> None:
 
 @pytest.mark.slow
 def test_a_cancel_that_interrupts_ends_a_run_whose_step_cannot_be_interrupted(
-    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+    gives_up: None, working: Callable[..., threading.Thread]
 ) -> None:
-    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
     handle = swallowing.start()
     working()
     eventually(lambda: Activity.objects.exists())
