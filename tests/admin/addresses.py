@@ -13,7 +13,7 @@ from durable.models import Activity, Cause, Limit, OperatorAction, QueueMessage,
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.support.subjects import a_restored_database
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 WORKER = "host:4711:abc"
 VIEW = frozenset({"view_run"})

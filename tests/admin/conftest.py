@@ -18,7 +18,7 @@ from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Run
 from tests.admin import flows
-from tests.support.browsing import complaints_of
+from tests.support.browsers import complaints_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

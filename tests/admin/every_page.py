@@ -42,7 +42,7 @@ from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import log_url, url
 from tests.support.subjects import a_restored_database
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

@@ -20,8 +20,7 @@ from tests.admin import flows
 from tests.admin.addresses import a_hung_step
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.pages import url
-from tests.support.barriers import barriers, show_as
-from tests.support.browsing import working
+from tests.support.browsers import barriers, show_as, working
 from tests.support.rollups import settle
 
 if TYPE_CHECKING:

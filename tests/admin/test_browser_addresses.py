@@ -13,7 +13,7 @@ from tests.admin.addresses import PAGES, a_hung_step, make_site
 from tests.admin.conftest import Stage
 from tests.admin.pages import url
 from tests.support.addresses import path_of
-from tests.support.barriers import RULES, barriers, show_as
+from tests.support.browsers import RULES, barriers, show_as
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -13,8 +13,7 @@ from durable.models import Cause, Child, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import url
-from tests.support.barriers import look
-from tests.support.browsing import complaints_of
+from tests.support.browsers import complaints_of, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

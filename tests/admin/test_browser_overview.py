@@ -16,8 +16,7 @@ from durable.operations import Actor, acting_as, bulk
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import url
-from tests.support.barriers import barriers, show_as
-from tests.support.browsing import complaints_of
+from tests.support.browsers import barriers, complaints_of, show_as
 from tests.support.rollups import settle
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from durable.operations.schedules.verbs import override, pause, run_now
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import url
-from tests.support.barriers import look
-from tests.support.browsing import complaints_of
-from tests.support.worker_rows import a_worker
+from tests.support.browsers import complaints_of, look
+from tests.support.worker import a_worker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -15,7 +15,7 @@ from tests.admin.conftest import Stage
 from tests.admin.every_page import OF_DJANGO, REASON, WITHOUT_A_PAGE, addresses, fill, words_of_data
 from tests.admin.pages import hidden, text_of, url
 from tests.support.addresses import names_of_admin
-from tests.support.browsing import complaints_of
+from tests.support.browsers import complaints_of
 from tests.support.languages import outside_brackets, texts_in_brackets
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from durable.store import store_for
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.admin.pages import log_url, url
 from tests.support.plans import blocks, most_read, read, scans, sifted, sorts
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
 

@@ -16,7 +16,7 @@ from durable.operations import holds
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import confirm, statements, text_of, url
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 

@@ -19,7 +19,7 @@ from durable.store import store_for
 from durable.worker.loop import InlinePool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
 from tests.admin.pages import url
-from tests.support.barriers import look
+from tests.support.browsers import look
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

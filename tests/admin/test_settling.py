@@ -14,7 +14,7 @@ from durable import Context, Found, Unknown, get_run, workflow
 from durable.models import Cause, OperatorAction, Run
 from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import confirm, hidden, read, text_of, url
-from tests.support.barriers import look
+from tests.support.browsers import look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -33,7 +33,7 @@ from tests.admin.pages import log_url, text_of, url
 from tests.api.conftest import ALL, MakeApi, make_api  # noqa: F401  # a fixture
 from tests.cli.conftest import Shell, shell  # noqa: F401  # a fixture
 from tests.support.databases import only_with_a_server
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 pytestmark = pytest.mark.django_db
 

@@ -29,7 +29,7 @@ from tests.admin.conftest import Stage
 from tests.admin.pages import confirm, hidden, statements, text_of, url
 from tests.support.rollups import settle
 from tests.support.runs import NOW, stored_runs
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 

@@ -20,7 +20,7 @@ from tests.api.conftest import Api, MakeApi, problem
 from tests.api.workflows import add, loop
 from tests.faults.passing import pass_once
 from tests.renames.conftest import apply, no_names_left
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 

@@ -17,8 +17,7 @@ from durable.api.schema import document
 from durable.api.urls import urlpatterns
 from durable.listings.problems import TITLES
 from tests.admin.conftest import MakeUser, make_user
-from tests.support.barriers import barriers
-from tests.support.browsing import complaints_of
+from tests.support.browsers import barriers, complaints_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

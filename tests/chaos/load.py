@@ -11,7 +11,7 @@ from django.db import transaction
 from durable.core.records import ENDED
 from durable.models import Entry, QueueMessage, Run
 from tests.chaos import workflows
-from tests.support.forcing import force
+from tests.support.waiting import force
 
 #: What the starts say of the ranks of their runs, in turn: eight kinds of runs have each of them at times.
 RANKS: Final[tuple[dict[str, Any], ...]] = (

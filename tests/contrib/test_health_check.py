@@ -27,7 +27,7 @@ from durable.store import store_for
 from project.servers import EmbeddedRedis
 from tests.support.rows import rows
 from tests.support.runs import new_runs
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 pytestmark = [
     pytest.mark.redis,

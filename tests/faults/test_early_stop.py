@@ -1,7 +1,4 @@
-"""A signal to stop is not forgotten.
-
-It may come before RQ listens to signals, or where the exception of its handler is swallowed.
-"""
+"""RQ's workers: a signal to stop is not forgotten, and a worker that Redis has forgotten makes itself known."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 import redis
@@ -16,6 +14,7 @@ from rq import Queue
 from rq.exceptions import StopRequested
 from rq.serializers import JSONSerializer
 
+from durable.inspection.workers import worker_overview
 from durable.notifier import notify
 from durable.worker.presence import stop
 from durable.worker.rq import SimpleWorker, Worker
@@ -99,3 +98,35 @@ def test_a_stop_while_the_record_of_a_job_is_read_ends_the_wait_for_jobs(
     with pytest.raises(StopRequested):
         worker.dequeue_job_and_maintain_ttl(1, max_idle_time=1)
     assert "cannot read the record" not in caplog.text
+
+
+# -- a worker that serves on after Redis was flushed has to be seen, too
+
+
+@pytest.fixture
+def worker(redis_connection: redis.Redis) -> Iterator[SimpleWorker]:
+    """A worker that has come to life."""
+    found = SimpleWorker([Queue("default", connection=redis_connection)], connection=redis_connection)
+    found.register_birth()  # type: ignore[no-untyped-call]  # RQ's own
+    yield found
+    found.register_death()  # type: ignore[no-untyped-call]  # RQ's own
+
+
+@pytest.mark.django_db
+def test_a_worker_that_redis_has_forgotten_makes_itself_known(
+    worker: SimpleWorker, redis_connection: redis.Redis
+) -> None:
+    redis_connection.flushall()
+    assert worker_overview().workers == []
+    worker.heartbeat()
+    [seen] = worker_overview().workers
+    assert (seen.name, seen.pid, list(seen.queues)) == (worker.name, worker.pid, ["default"])
+    assert seen.started_at is not None
+
+
+@pytest.mark.django_db
+def test_a_sign_of_life_with_half_a_record_completes_it(worker: SimpleWorker, redis_connection: redis.Redis) -> None:
+    redis_connection.flushall()
+    redis_connection.hset(worker.key, "last_heartbeat", "2026-01-01T00:00:00.000000Z")  # as RQ leaves it in a job
+    worker.heartbeat()
+    assert [each.name for each in worker_overview().workers] == [worker.name]

@@ -22,6 +22,7 @@ from durable.operations.bulk_decisions import Canary
 from tests.e2e.workers import Workers
 from tests.faults.dying import DEATHS, DIED_AT
 from tests.faults.workflows import limited, mended, metered
+from tests.support.processes import printed
 from tests.support.waiting import eventually, wait_until_ended
 
 pytestmark = [
@@ -192,3 +193,17 @@ def test_a_canary_bulk_comes_through_kills(child_environment: dict[str, str], tm
     first = done.get(run_id=rest[0])
     assert ended is not None
     assert first.created_at >= ended - timedelta(milliseconds=1)
+
+
+# -- an API with a quota; `python -m tests.tools.limited_api` does it with 1,000 runs
+
+#: More runs at once than slots, so that they wait for both; the allowance of a minute is that of the whole trial.
+TRIAL = ["--runs=60", "--tenants=4", "--rate=20/s", "--allowed=1200", "--at-once=1", "--busy=0.2", "--kills=4"]
+
+
+def test_an_api_never_sees_more_than_it_allows() -> None:
+    """On servers of its own. The seed is printed; the same one kills the same workers."""
+    shown = printed("tests.tools.limited_api", *TRIAL)
+    assert "60 runs" in shown
+    assert "4 kills" in shown
+    assert "never more than allowed, nothing left" in shown

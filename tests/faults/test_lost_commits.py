@@ -30,7 +30,7 @@ from durable.testing import Harness
 from project.shop.models import Mail
 from tests.core.conftest import NOW
 from tests.faults.passing import pass_once
-from tests.support.breaking import Breaking
+from tests.support.stores import Breaking
 from tests.support.worker import work_off
 
 LEASE: Final = timedelta(seconds=30)

@@ -21,8 +21,7 @@ from tests.conformance.play import Colour, _Player
 from tests.conformance.recorder import recording
 from tests.conformance.scenarios import Scenario, scenarios
 from tests.conformance.trace import Trace, entry_traces
-from tests.faults.injection import HOWS, Fault, FaultyHarness
-from tests.faults.worlds import MemoryWorld
+from tests.faults.injection import HOWS, Fault, FaultyHarness, MemoryWorld
 
 pytestmark = pytest.mark.slow
 

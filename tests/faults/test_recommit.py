@@ -23,7 +23,7 @@ from durable.store.base import Renewed
 from durable.testing import Harness
 from tests.core.conftest import NOW
 from tests.faults.passing import pass_once
-from tests.support.breaking import Breaking
+from tests.support.stores import Breaking
 from tests.support.worker import work_off
 
 LEASE = timedelta(seconds=30)

@@ -25,7 +25,7 @@ from durable.metrics.rows import RowsCollector
 from durable.models import Run
 from project.servers import EmbeddedPostgres
 from tests.admin.pages import hidden
-from tests.support.standby import Standby, alias_of
+from tests.support.databases import Standby, alias_of
 
 pytestmark = [
     pytest.mark.postgres,

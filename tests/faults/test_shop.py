@@ -23,8 +23,7 @@ from durable.models import Attempt, EntryMetadata, QueueMessage, Run
 from project.shop import checkout
 from project.shop.models import Charge, Customer, Label, Mail, Order, Product, Refund, Subscription
 from project.shop.workflows import postcard, subscription, surprise
-from tests.faults.injection import HOWS, Fault, FaultyHarness, persistently
-from tests.faults.worlds import DatabaseWorld
+from tests.faults.injection import HOWS, DatabaseWorld, Fault, FaultyHarness, persistently
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db]
 

@@ -29,7 +29,7 @@ from durable.hooks.signatures import github, stripe
 from durable.inspection.export import exported
 from durable.models import Link, QueueMessage, Run
 from durable.testing import Harness
-from tests.support.at_once import at_once, patiently
+from tests.support.waiting import at_once, patiently
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

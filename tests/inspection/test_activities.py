@@ -28,7 +28,7 @@ from durable.models import Activity, Entry, EntryMetadata, Run
 from tests.faults.passing import pass_once
 from tests.inspection.conftest import findings
 from tests.support.commands import printed
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 pytestmark = pytest.mark.django_db
 

@@ -19,7 +19,7 @@ from durable.inspection.family import count_children
 from durable.models import Run, WorkerProcess
 from tests.admin.pages import text_of, url
 from tests.support.stores import passed
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BROKEN: set[str] = set()

@@ -27,8 +27,8 @@ import redis
 from project.servers import POSTGRES_PORT, EmbeddedPostgres, EmbeddedRedis
 from tests.support import http
 from tests.support.child_path import child_path
+from tests.support.databases import Standby
 from tests.support.processes import ROOT, Program
-from tests.support.standby import Standby
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis]

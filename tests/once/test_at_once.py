@@ -22,9 +22,8 @@ from durable.operations import bulk, settle
 from durable.store import store_for
 from durable.worker.loop import ThreadPool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
-from tests.support.at_once import at_once, patiently
 from tests.support.databases import only_with_a_server
-from tests.support.waiting import eventually
+from tests.support.waiting import at_once, eventually, patiently
 from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]

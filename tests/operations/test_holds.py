@@ -19,8 +19,7 @@ from durable.operations.audit import Actor, acting_as
 from durable.store import store_for
 from durable.worker import timer
 from durable.worker.timer import Sweep
-from tests.support.worker import work_off
-from tests.support.worker_rows import a_worker
+from tests.support.worker import a_worker, work_off
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 

@@ -25,8 +25,7 @@ from durable.models import OperatorAction, QueueMessage, Run, RunKey
 from durable.operations import Actor, acting_as, audit, bulk
 from durable.operations.holds import pause_queue, resume_queue
 from durable.store import store_for
-from tests.support.at_once import THREADS, at_once, patiently
-from tests.support.waiting import eventually
+from tests.support.waiting import THREADS, at_once, eventually, patiently
 from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]

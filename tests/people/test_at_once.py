@@ -20,7 +20,7 @@ from durable.people import question_at, questions_for
 from durable.store.tables.rows import QUESTION
 from durable.testing import Harness
 from tests.people.conftest import begun
-from tests.support.at_once import THREADS, at_once, patiently
+from tests.support.waiting import THREADS, at_once, patiently
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

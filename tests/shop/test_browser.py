@@ -11,7 +11,7 @@ import pytest
 from durable import get_run
 from durable.models import Run
 from project.shop.models import Order, Product
-from tests.support.browsing import complaints_of, working
+from tests.support.browsers import complaints_of, working
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Request

@@ -21,8 +21,7 @@ from django.urls import reverse
 from durable import get_run
 from project.shop import checkout
 from project.shop.models import Mail, Order, Product, Refund
-from tests.support.barriers import RULES, barriers, show_as
-from tests.support.browsing import complaints_of, working
+from tests.support.browsers import RULES, barriers, complaints_of, show_as, working
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from durable.models import RunStatus
 from project.shop.checkout import place_order
 from project.shop.models import Product
 from tests.faults.passing import pass_once
-from tests.support.browsing import complaints_of
+from tests.support.browsers import complaints_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

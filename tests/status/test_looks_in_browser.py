@@ -16,8 +16,7 @@ from django.utils import timezone
 from durable import Context, Markdown, workflow
 from durable.hooks.progress import address_of
 from tests.faults.passing import pass_once
-from tests.support.barriers import RULES, barriers, show_as
-from tests.support.browsing import complaints_of
+from tests.support.browsers import RULES, barriers, complaints_of, show_as
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -1,14 +1,16 @@
-"""The store of the tests' database put in force, without a harness, and passes of its runs."""
+"""The store of the tests' database in force without a harness, passes of its runs, and a store whose commits break."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from durable import runtime
 from durable.conf import conf
+from durable.core.records import Batch, Committed
 from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.runtime import Runtime
@@ -46,3 +48,22 @@ def settle(most: int | None = None) -> int:
         execute_pass(found[0], store=at.store, eviction=Eviction(), at=at)
     assert most is not None, "runs are due for ever"
     return most
+
+
+class Breaking:
+    """Another store, whose commits break where `strike` says; it is given the number, the batch and the commit."""
+
+    def __init__(self, inner: Any, strike: Callable[[int, Batch, Callable[[], Committed]], Committed]) -> None:
+        self.inner = inner
+        self.strike = strike
+        self.commits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def sent_commits(self) -> None:
+        """No event loop commits past this store."""
+
+    def commit(self, batch: Batch) -> Committed:
+        self.commits += 1
+        return self.strike(self.commits, batch, lambda: self.inner.commit(batch))

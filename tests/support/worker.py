@@ -1,13 +1,17 @@
-"""A worker in this process, without RQ: one job of a queue, or the pieces that a test drives by hand."""
+"""A worker in this process, without RQ: one job of a queue, or the pieces that a test drives; rows of others."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 from django.db import connections
+from django.utils import timezone
 
 from durable.conf import conf
 from durable.execution.passes import execute_pass
+from durable.models import WorkerProcess
 from durable.store import Store, store_for
 from durable.worker.executor import JOB_TIME_LIMIT, Execute
 from durable.worker.leases import LeaseManager
@@ -59,3 +63,11 @@ def working_threads(let_go: Callable[[], object], seconds: float) -> Iterator[Ca
 def lease_manager(store: Store, stop: ShutdownFlag | None = None) -> LeaseManager:
     """Return a LeaseManager of runs that the test claims and begins itself: none waits for a pool."""
     return LeaseManager(store=store, stop=stop or ShutdownFlag(), scheduler=Scheduler(1))
+
+
+def a_worker(name: str = "host:4711:abc", **columns: Any) -> WorkerProcess:
+    """The row of a worker, alive unless the columns say otherwise."""
+    now = timezone.now()
+    given = {"host": "host", "pid": 4711, "queues": ["default", "high"], "slots": 8, "build": "7f3a"}
+    times = {"started_at": now - timedelta(hours=2, minutes=10), "last_seen_at": now, "memory": 184_000_000}
+    return WorkerProcess.objects.create(name=name, **{**given, **times, **columns})

@@ -19,8 +19,7 @@ from durable.execution.passes import execute_pass
 from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime
 from durable.testing import Harness
-from tests.support.breaking import Breaking
-from tests.support.stores import passed
+from tests.support.stores import Breaking, passed
 
 pytestmark = pytest.mark.slow
 

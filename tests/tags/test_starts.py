@@ -21,8 +21,8 @@ from durable.operations.prune import prune
 from durable.retention import Policy
 from durable.runtime import Runtime
 from durable.testing import Harness
-from tests.support.at_once import at_once, patiently
 from tests.support.stores import passed, settle
+from tests.support.waiting import at_once, patiently
 
 ACME: Final[dict[str, TagValue]] = {"tenant": "acme", "order": 42}
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.barriers import barriers
+from tests.support.browsers import barriers
 from tests.themes.settings import THEMES
 
 if TYPE_CHECKING:

@@ -32,9 +32,8 @@ from durable.worker.presence import ShutdownFlag
 from durable.worker.timer import Sweep, Timer
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
-from tests.support.databases import migrated
+from tests.support.databases import migrated, pgbouncer
 from tests.support.networks import Network
-from tests.support.pgbouncer import pgbouncer
 from tests.support.runs import Passes, finish, new_runs
 from tests.support.waiting import eventually
 from tests.support.worker import work_off

@@ -19,7 +19,7 @@ from durable.models import Run
 from durable.operations.schedules import verbs
 from project.shop.models import Product
 from tests.chaos.families import workflows as families
-from tests.support.forcing import force
+from tests.support.waiting import force
 
 KEYS: Final = 3
 OVERLAPS: Final = ("skip", "queue", "allow", "replace")

@@ -26,7 +26,7 @@ from durable.models import Entry, Run
 from tests.chaos.families.load import FamilyLoad
 from tests.chaos.flow import workflows as flow
 from tests.chaos.load import RANKS
-from tests.support.forcing import force
+from tests.support.waiting import force
 
 _PARENTS: Final = 10  # so many that are open are enough
 _PROGRESS: Final = 40  # entries that are recorded between two rounds of verbs

@@ -19,7 +19,7 @@ from durable.models import Run
 from durable.operations.limits import set_limit
 from durable.operations.rates import close_limit, open_limit
 from tests.chaos.limits import workflows as limited
-from tests.support.forcing import force
+from tests.support.waiting import force
 
 _TENANTS: Final = ("acme", "emoji 🎉/slash")
 

@@ -13,7 +13,7 @@ from durable import get_run
 from durable.core.errors import RunNotFoundError
 from durable.core.records import ENDED
 from durable.models import Run
-from tests.support.forcing import force
+from tests.support.waiting import force
 from tests.tools.hosts import workflows
 
 PAUSE: Final = 0.25  # seconds between two starts

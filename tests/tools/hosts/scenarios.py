@@ -9,7 +9,7 @@ from durable import marks
 from durable.core.errors import RestoredDatabaseError
 from durable.models import OperatorAction
 from durable.operations import restored
-from tests.support.forcing import force
+from tests.support.waiting import force
 from tests.tools.hosts import ledger
 from tests.tools.hosts.study import WORKERS, Scenario, Study
 

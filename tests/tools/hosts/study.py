@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 
 from tests.e2e.workers import Workers
-from tests.support.forcing import force
+from tests.support.waiting import force
 from tests.tools.hosts.cluster import Cluster
 from tests.tools.hosts.ledger import Account
 from tests.tools.hosts.load import Load
