@@ -142,8 +142,7 @@ class Position:
         """Whether the database lacks what it had when the mark was written."""
         if self.row is None or self.mark is None:
             return False
-        mine = Mark.of(self.row)
-        return self.mark.is_ahead_of(mine) or self.is_another_history
+        return self.mark.is_ahead_of(Mark.of(self.row)) or self.is_another_history
 
     @property
     def is_another_history(self) -> bool:

@@ -38,6 +38,17 @@ _NOT_OF_CONNECTION: Final = frozenset(
 _queues: dict[str, Queue] = {}
 _clients: list[tuple[dict[str, Any], Redis]] = []  # each with the settings of its connection
 
+logger = logging.getLogger("durable.bell")
+
+# Seconds without a further try after Redis made a caller wait.
+QUIET: Final = 5.0
+# Seconds for which workers poll after Redis is back: other processes may not have tried again yet.
+AFTERWARDS: Final = QUIET + 1.0
+
+_lock = threading.Lock()
+_since: dict[str, float] = {}  # by a queue of that Redis, monotonic
+_poll_until = 0.0
+
 
 def queue_names() -> list[str]:
     """Return the queue names of `settings.RQ_QUEUES` in order; without Redis also the queues of the workflows."""
@@ -199,18 +210,6 @@ def _on_setting_changed(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_on_setting_changed, dispatch_uid="durable.notifier.redis_clients")
-
-
-logger = logging.getLogger("durable.bell")
-
-# Seconds without a further try after Redis made a caller wait.
-QUIET: Final = 5.0
-# Seconds for which workers poll after Redis is back: other processes may not have tried again yet.
-AFTERWARDS: Final = QUIET + 1.0
-
-_lock = threading.Lock()
-_since: dict[str, float] = {}  # by a queue of that Redis, monotonic
-_poll_until = 0.0
 
 
 def is_away(error: BaseException) -> bool:

@@ -26,6 +26,8 @@ from durable.notifier import redis_clients
 KEY = "durable:sweep"
 KEPT = 86_400  # seconds for which the last sweep is remembered
 
+logger = logging.getLogger("durable.inspection")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSweep:
@@ -68,9 +70,6 @@ def _read(text: object) -> LastSweep | None:
         return LastSweep(at=at, interval=float(data["interval"]), by=str(data["by"])) if at.tzinfo else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-logger = logging.getLogger("durable.inspection")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

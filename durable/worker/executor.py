@@ -50,6 +50,32 @@ from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
 from durable.worker.presence import ShutdownFlag
 
+logger = logging.getLogger("durable.worker")
+
+T = TypeVar("T")
+
+# Seconds after which a job claims no further runs: how long the runs of another queue may wait for this worker.
+JOB_TIME_LIMIT: Final = 5.0
+# Most entries of a history that is loaded together with those of other runs, and most bytes of its payloads. A longer
+# history takes longer to load than the round trip that is saved, and its pass may never begin here.
+PREFETCH_MAX_ENTRIES: Final = 200
+PREFETCH_MAX_BYTES: Final = 65_536
+# Seconds after which a claimed run is checked again before its pass begins. In less time few verbs can be called, and
+# the pass's first commit notices them anyway.
+RECHECK_AFTER: Final = 0.25
+# Seconds between two tries while the database is unreachable: the first is short, because a pooled connection may have
+# broken; so is the longest, because a failover takes seconds.
+BACKOFF: Final = (0.1, 2.0)
+
+_log_this = redis_clients.LogThrottle()
+
+#: Seconds for which a look is good in a session that leads to one server, and in any other session.
+AGAIN: Final = 15.0
+SHORT: Final = 1.0
+_MADE: Final = "_durable_looked"  # the attribute of Django's connection: its session, and until when the look is good
+
+_log_closed = redis_clients.LogThrottle(60.0)
+
 
 def prefetched(store: Store, run_id: str, history: History) -> Store:
     """Return `store` for one pass of the run, whose history was `history` when it was claimed.
@@ -76,9 +102,6 @@ class _Preloaded:
         return value
 
 
-logger = logging.getLogger("durable.worker")
-
-
 def note(run_id: str) -> None:
     """Note that a pass of a run with a long history has ended; one statement.
 
@@ -92,33 +115,6 @@ def note(run_id: str) -> None:
     except Error as error:
         close_connections()
         logger.info("the long history of run %s is not noted: %s", run_id, error, extra={"run_id": run_id})
-
-
-T = TypeVar("T")
-
-
-# Seconds after which a job claims no further runs: how long the runs of another queue may wait for this worker.
-JOB_TIME_LIMIT: Final = 5.0
-# Most entries of a history that is loaded together with those of other runs, and most bytes of its payloads. A longer
-# history takes longer to load than the round trip that is saved, and its pass may never begin here.
-PREFETCH_MAX_ENTRIES: Final = 200
-PREFETCH_MAX_BYTES: Final = 65_536
-# Seconds after which a claimed run is checked again before its pass begins. In less time few verbs can be called, and
-# the pass's first commit notices them anyway.
-RECHECK_AFTER: Final = 0.25
-# Seconds between two tries while the database is unreachable: the first is short, because a pooled connection may have
-# broken; so is the longest, because a failover takes seconds.
-BACKOFF: Final = (0.1, 2.0)
-
-_log_this = redis_clients.LogThrottle()
-
-
-#: Seconds for which a look is good in a session that leads to one server, and in any other session.
-AGAIN: Final = 15.0
-SHORT: Final = 1.0
-_MADE: Final = "_durable_looked"  # the attribute of Django's connection: its session, and until when the look is good
-
-_log_closed = redis_clients.LogThrottle(60.0)
 
 
 def may_claim() -> bool:

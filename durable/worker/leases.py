@@ -50,6 +50,21 @@ from durable.worker.presence import RETRY, Presence, ShutdownFlag
 from durable.worker.scheduler import DEFERRAL, Scheduler
 from durable.worker.unanswered import Statements, answered_within, watch_connections
 
+logger = logging.getLogger("durable.worker")
+
+# Seconds for which an ending worker keeps trying, and between two tries: most transactions lock a row for less.
+LAST_TRIES: Final = 5.0
+PAUSE: Final = 0.05
+
+# Seconds between two ticks (less with a very short LEASE): half the time that a run may wait behind a pass. A steady
+# tick rather than a call for each pass, because waking this thread would cost the pass its interpreter lock.
+TICK: Final = 0.5
+# Seconds after which a running step gets a row and learns of an operator's request, and between two such queries: one
+# query a second for all long steps of a process, none for short ones.
+LONG: Final = 1.0
+
+_log_this = redis_clients.LogThrottle()
+
 
 @dataclass(slots=True)
 class Lease:
@@ -73,13 +88,6 @@ class Lease:
     def is_lost_without(self, fence: int) -> bool:
         """Return True if a failed renewal under this fence means that the run is lost."""
         return self.fence == fence and not (self.eviction is not None and self.eviction.is_changing_fence)
-
-
-logger = logging.getLogger("durable.worker")
-
-# Seconds for which an ending worker keeps trying, and between two tries: most transactions lock a row for less.
-LAST_TRIES: Final = 5.0
-PAUSE: Final = 0.05
 
 
 class Returns:
@@ -152,18 +160,6 @@ def announce(records: Iterable[RunRecord], queues: Iterable[str]) -> None:
         bounds.include(each)
     for queue in queues:
         notify.notify(queue)
-
-
-logger = logging.getLogger("durable.worker")
-
-# Seconds between two ticks (less with a very short LEASE): half the time that a run may wait behind a pass. A steady
-# tick rather than a call for each pass, because waking this thread would cost the pass its interpreter lock.
-TICK: Final = 0.5
-# Seconds after which a running step gets a row and learns of an operator's request, and between two such queries: one
-# query a second for all long steps of a process, none for short ones.
-LONG: Final = 1.0
-
-_log_this = redis_clients.LogThrottle()
 
 
 class LeaseManager:

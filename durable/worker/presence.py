@@ -40,6 +40,29 @@ from durable.notifier import redis_clients
 from durable.store import Store, clocks, store_for
 from durable.store.transactions import set_patience
 
+# Seconds until the next try while the database or Redis is unreachable. Due runs may be a second late anyway (MAX_WAIT
+# of the Scheduler), and one try a second from each process does not disturb a restarting server.
+RETRY: Final = 1.0
+
+logger = logging.getLogger("durable.worker")
+
+# Seconds between two signs of life: an idle worker executes three statements in this time, and counts as dead after
+# three missed signs.
+SIGN_EVERY: Final = 15.0
+# Seconds for which a sign waits for a lock of its table, as a migration takes one. The leases are renewed by the same
+# thread.
+PATIENCE: Final = 1
+#: How long the row of a worker that gives no sign is kept, so that operators see what has died.
+KEPT: Final = timedelta(hours=1)
+#: Over how many seconds the recent passes of a worker are counted.
+RECENT: Final = 300.0
+_STATM: Final = Path("/proc/self/statm")
+
+_log_this = redis_clients.LogThrottle()
+
+DIED = "worker_died"
+TAKEN_OVER = "taken_over"
+
 
 class ShutdownFlag:
     """A request to stop that may be made in a signal handler. Once `requested` is True it stays True, until `clear`."""
@@ -81,28 +104,6 @@ class ShutdownFlag:
 
 #: The flag of this process.
 stop = ShutdownFlag()
-
-
-# Seconds until the next try while the database or Redis is unreachable. Due runs may be a second late anyway (MAX_WAIT
-# of the Scheduler), and one try a second from each process does not disturb a restarting server.
-RETRY: Final = 1.0
-
-
-logger = logging.getLogger("durable.worker")
-
-# Seconds between two signs of life: an idle worker executes three statements in this time, and counts as dead after
-# three missed signs.
-SIGN_EVERY: Final = 15.0
-# Seconds for which a sign waits for a lock of its table, as a migration takes one. The leases are renewed by the same
-# thread.
-PATIENCE: Final = 1
-#: How long the row of a worker that gives no sign is kept, so that operators see what has died.
-KEPT: Final = timedelta(hours=1)
-#: Over how many seconds the recent passes of a worker are counted.
-RECENT: Final = 300.0
-_STATM: Final = Path("/proc/self/statm")
-
-_log_this = redis_clients.LogThrottle()
 
 
 class Presence:
@@ -218,10 +219,6 @@ def _resident_bytes() -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return None
-
-
-DIED = "worker_died"
-TAKEN_OVER = "taken_over"
 
 
 def note_death(pid: int, status: int) -> None:

@@ -268,6 +268,10 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         with contextlib.suppress(RedisError, OSError):
             self.connection.connection_pool.disconnect()
 
+    @property
+    def _is_leaving(self) -> bool:
+        return self._is_asked_to_leave or self.lost is not None
+
     @contextlib.contextmanager
     def leaving(self) -> Iterator[None]:
         """Leave RQ's loop if Redis is away, by an exception that RQ does not log as an error."""
@@ -275,7 +279,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             yield
             return
         try:
-            if self._is_asked_to_leave or self.lost is not None:
+            if self._is_leaving:
                 raise StopRequested
             yield
         except (DequeueTimeout, StopRequested):
@@ -289,7 +293,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
         """Retry quietly if the worker's own loop notices that Redis is away."""
-        if self._is_asked_to_leave or self.lost is not None:
+        if self._is_leaving:
             pubsub_thread.stop()
             return
         if self.leaves and redis_clients.is_away(exc):
@@ -342,9 +346,8 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
     def set_state(self, state: str, pipeline: Pipeline | None = None) -> None:
         """Write the state to Redis, unless the same state was written just before, or the worker leaves RQ's loop."""
-        is_leaving = self._is_asked_to_leave or self.lost is not None
         is_sent = state == self._sent_state and time.monotonic() - self._seen_at < SIGN_EVERY
-        if pipeline is None and (is_leaving or is_sent):
+        if pipeline is None and (self._is_leaving or is_sent):
             self._state = state
             return
         super().set_state(state, pipeline)
@@ -431,16 +434,18 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
     def teardown(self) -> None:
         """Unregister the worker. If Redis is unreachable, at least end the thread that listens to it."""
-        if self.lost is not None or self._is_asked_to_leave:
-            if self.pubsub_thread is not None:
-                self.pubsub_thread.stop()
+        if self._is_leaving:
+            self._stop_listening()
             return
         try:
             super().teardown()  # type: ignore[no-untyped-call]  # RQ's own
         except RedisError:
-            if self.pubsub_thread is not None:
-                self.pubsub_thread.stop()
+            self._stop_listening()
             raise
+
+    def _stop_listening(self) -> None:
+        if self.pubsub_thread is not None:
+            self.pubsub_thread.stop()
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run a job. Heartbeats for job and worker are sent from the first record of its execution to its end."""

@@ -63,10 +63,9 @@ PRUNE_FOR: Final = 2.0
 PRUNE_SHARE: Final = 0.8
 # Seconds between the beginnings of two rounds of pruning, so that an idle database is not searched at every sweep.
 PRUNE_EVERY: Final = 60.0
-# The most seconds of one sweep spent on resuming held runs, and how many are resumed at a time.
-RELEASE_FOR: Final = 2.0
-CASCADE_FOR: Final = 2.0  # the most seconds of a sweep spent on cancelling the children of ended runs
-DELIVER_FOR: Final = 2.0  # the most seconds of a sweep spent on giving events to the runs that wait
+# The most seconds of one sweep spent on each of what others have left: events for runs that wait, held runs, children
+# of ended runs, turns. And how many held runs are resumed at a time.
+CONTINUE_FOR: Final = 2.0
 RELEASE_AT_ONCE: Final = 100
 MOST_MET: Final = 1_000  # remembered names of queues that no workflow names
 # Seconds between two audit rows about pruning, so that the log grows by at most one row an hour.
@@ -257,7 +256,7 @@ class Sweep(Periodic):
         for queue in self.store.due_queues(now):
             notify.notify_of_found(queue, force=True)
         registry.record(now, worker_name())
-        deliver_open(min(DELIVER_FOR, conf.SWEEP_INTERVAL / 2))
+        deliver_open(_a_while())
         self._roller.look(now)
         self._prune(now)
         self._log(now)
@@ -279,7 +278,7 @@ class Sweep(Periodic):
 
     def _give_turns(self, now: datetime) -> None:
         """For a short time, start children whose turns came while their rows were locked."""
-        until = time.monotonic() + min(CASCADE_FOR, conf.SWEEP_INTERVAL / 2)
+        until = time.monotonic() + _a_while()
         while not self._stopping and time.monotonic() < until:
             found = self.store.give_turns(self._last_group, now)
             if found is None:
@@ -291,7 +290,7 @@ class Sweep(Periodic):
 
     def _cascade(self, now: datetime) -> None:
         """For a short time, cancel children of ended runs that are still open; each parent's in batches."""
-        until = time.monotonic() + min(CASCADE_FOR, conf.SWEEP_INTERVAL / 2)
+        until = time.monotonic() + _a_while()
         last = ""
         while not self._stopping and time.monotonic() < until and (found := self.store.cascade(last, now)) is not None:
             parent, number = found
@@ -300,7 +299,7 @@ class Sweep(Periodic):
 
     def _release_starts(self, now: datetime) -> None:
         """Resume runs paused by a hold that has been released, if the release did not resume all of them."""
-        until = time.monotonic() + min(RELEASE_FOR, conf.SWEEP_INTERVAL / 2)
+        until = time.monotonic() + _a_while()
         while not self._stopping and (runs := self.store.release_starts(now, RELEASE_AT_ONCE)):
             for run in runs:
                 signals.send(
@@ -370,6 +369,11 @@ class Sweep(Periodic):
         )
         with self.store.transaction():
             self.store.log([row])
+
+
+def _a_while() -> float:
+    """Return for how many seconds a sweep continues one thing that others have left."""
+    return min(CONTINUE_FOR, conf.SWEEP_INTERVAL / 2)
 
 
 def _pruner() -> Pruner | None:

@@ -32,7 +32,7 @@ from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
 from tests.api.conftest import ALL, MakeApi, make_api  # noqa: F401  # a fixture
-from tests.support.worker import a_worker
+from tests.support import worker
 
 pytestmark = pytest.mark.django_db
 
@@ -220,7 +220,7 @@ def _old_code() -> None:
 
 def a_worker(stage: Stage, build: str, *, began: timedelta = timedelta(hours=-1)) -> None:
     times = {"last_seen_at": stage.now, "started_at": stage.now + began}
-    a_worker(f"web-1:7:{build}", queues=["default"], build=build, **times)
+    worker.a_worker(f"web-1:7:{build}", queues=["default"], build=build, **times)
 
 
 def buttons(client: Client, run_id: str) -> list[str]:

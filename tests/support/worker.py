@@ -1,4 +1,4 @@
-"""A worker in this process, without RQ: one job of a queue, or the pieces that a test drives; rows of others."""
+"""A worker in this process, without RQ: one job of a queue, or the pieces that a test drives by hand; rows."""
 
 import threading
 from collections.abc import Callable, Iterator
