@@ -49,6 +49,18 @@ logger = logging.getLogger("durable.worker")
 # then as often as a minute's resolution of CONN_MAX_AGE needs.
 FIRST_CHECK: Final = 1.0
 LATER_CHECKS: Final = 60.0
+# Seconds between two checks of the Scheduler while no thread reports a change: a run may begin because time has passed.
+# Also how long a job waits for a free thread before RQ's order decides which queue gets the next one: longer than most
+# passes take, and short for the runs of another queue that wait meanwhile.
+TICK: Final = 0.25
+# The most remembered moments: about a megabyte. Beyond that, polling finds the runs.
+MOST_MOMENTS: Final = 10_000
+# The longest wait in seconds. Python does not call the handler of a signal that arrives just before its main thread
+# begins to wait, as it gets the GIL from another thread, until the wait is over: measured, one of 700 beside a busy
+# thread. The clock may be set meanwhile, too.
+LONGEST_WAIT: Final = 1.0
+# How many queues one look is at. It takes as long as a claim that finds nothing.
+SIFTED: Final = 20
 
 Work = Callable[[], object]
 #: Executes the pass of a run. Returns True if its end has made runs of the same queue due.
@@ -225,12 +237,6 @@ class _WorkerThread:
             if has_rested and work is not None:
                 close_stale_connections(all_connections=True)
             return work
-
-
-# Seconds between two checks of the Scheduler while no thread reports a change: a run may begin because time has passed.
-# Also how long a job waits for a free thread before RQ's order decides which queue gets the next one: longer than most
-# passes take, and short for the runs of another queue that wait meanwhile.
-TICK: Final = 0.25
 
 
 class WorkerLoop:
@@ -445,16 +451,6 @@ class WorkerLoop:
             self._wait(TICK)
         self._pool.end()
         self.leases.release(self.leases.unstarted())  # runs that a thread has claimed meanwhile
-
-
-# The most remembered moments: about a megabyte. Beyond that, polling finds the runs.
-MOST_MOMENTS: Final = 10_000
-# The longest wait in seconds. Python does not call the handler of a signal that arrives just before its main thread
-# begins to wait, as it gets the GIL from another thread, until the wait is over: measured, one of 700 beside a busy
-# thread. The clock may be set meanwhile, too.
-LONGEST_WAIT: Final = 1.0
-# How many queues one look is at. It takes as long as a claim that finds nothing.
-SIFTED: Final = 20
 
 
 class DueQueues:

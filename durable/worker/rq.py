@@ -67,6 +67,11 @@ END_TIMEOUT: Final = 2.0
 # Seconds between two heartbeats of a worker outside a job. RQ forgets a worker that has been silent for more than a
 # minute longer than it waits for jobs.
 SIGN_EVERY: Final = 15.0
+# Seconds after which RQ forgets an idle worker that sends no heartbeat. RQ waits for jobs 15 seconds shorter than that,
+# which is how late a signal is noticed that arrives just before the wait (see LONGEST_WAIT of the loop).
+WORKER_TTL: Final = 30
+# Seconds in which a connection must be made: otherwise a host that has vanished holds the worker for minutes.
+CONNECT_TIMEOUT: Final = 2.0
 
 
 class DurableWorkerMixin:
@@ -484,13 +489,6 @@ class Worker(DurableWorkerMixin, rq.Worker):
 def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     stop.request()
-
-
-# Seconds after which RQ forgets an idle worker that sends no heartbeat. RQ waits for jobs 15 seconds shorter than that,
-# which is how late a signal is noticed that arrives just before the wait (see LONGEST_WAIT of the loop).
-WORKER_TTL: Final = 30
-# Seconds in which a connection must be made: otherwise a host that has vanished holds the worker for minutes.
-CONNECT_TIMEOUT: Final = 2.0
 
 
 def serve(loop: WorkerLoop, queues: Sequence[str], due: DueQueues, *, logging_level: str) -> None:

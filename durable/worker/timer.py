@@ -74,6 +74,12 @@ LOG_EVERY: Final = 3_600.0
 SILENCE: Final = 2.0
 # Seconds between two turns of the chores.
 CHORES_EVERY: Final = timedelta(seconds=30)
+# The most seconds between two checks of schedules, which notice new schedules, ended runs and a clock that was set.
+LOOK_EVERY: Final = timedelta(seconds=1)
+# The most notes about slots to process in one check.
+_NOTES_AT_ONCE: Final = 200
+# Seconds until the next check if other tickers have locked the due schedules.
+_HELD_BY_OTHERS: Final = timedelta(milliseconds=50)
 #: Functions called with the time. Each returns soon, and several processes may call it at once. They are given by name,
 #: because their packages are above this one and only the process of the sweep needs them.
 CHORES: Final = (
@@ -488,14 +494,6 @@ class DeadlineListener:
             logger.warning(
                 "an alarm of another shape is ignored: %s: %s", type(error).__name__, ascii(str(error)[:200])
             )
-
-
-#: The most seconds between two checks, which notice new schedules, ended runs and a clock that was set.
-LOOK_EVERY: Final = timedelta(seconds=1)
-#: The most notes about slots to process in one check.
-_NOTES_AT_ONCE: Final = 200
-#: Seconds until the next check if other tickers have locked the due schedules.
-_HELD_BY_OTHERS: Final = timedelta(milliseconds=50)
 
 
 class Ticker(Periodic):
