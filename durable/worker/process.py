@@ -30,12 +30,7 @@ GRACE: Final = 10.0
 
 
 def run_worker(
-    queues: Sequence[str],
-    *,
-    say: Echo,
-    concurrency: int = 1,
-    logging_level: str = "WARNING",
-    serves_all: bool = False,
+    queues: Sequence[str], *, say: Echo, concurrency: int = 1, logging_level: str = "WARNING", serves_all: bool = False
 ) -> None:
     """Serve the queues with up to `concurrency` runs at once, until a stop is requested or the parent is gone.
 

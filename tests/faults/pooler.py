@@ -96,14 +96,7 @@ class Pooler:
     """`size` connections to the database behind the socket `path`, shared by all who connect to `port`."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        user: str,
-        database: str,
-        size: int = 4,
-        options: str = "",
-        keeps_statements: bool = False,
+        self, path: Path, *, user: str, database: str, size: int = 4, options: str = "", keeps_statements: bool = False
     ) -> None:
         self.keeps_statements = keeps_statements
         self._statements: dict[bytes, bytes] = {}  # by name: clients with one name mean one statement

@@ -392,9 +392,7 @@ async def left_beside_a_held_one(ctx: AsyncContext) -> None:
 
 
 @production
-def test_a_step_that_leaves_one_open_takes_back_nothing_of_another_branch(
-    leave: Callable[[], object],
-) -> None:
+def test_a_step_that_leaves_one_open_takes_back_nothing_of_another_branch(leave: Callable[[], object]) -> None:
     """Both functions use the one connection of the pass's thread."""
     if leave in (leave_autocommit_off, leave_begun):
         return  # inside a transaction Django refuses the one, and the other does nothing

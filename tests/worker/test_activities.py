@@ -465,9 +465,7 @@ def _reports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_a_run_that_was_taken_over_has_no_activity_of_the_late_worker(
-    working: Callable[..., threading.Thread],
-) -> None:
+def test_a_run_that_was_taken_over_has_no_activity_of_the_late_worker(working: Callable[..., threading.Thread]) -> None:
     handle = one.start()
     working()
     [activity] = current()
@@ -513,9 +511,7 @@ def test_what_running_steps_save_is_written_while_they_run(working: Callable[...
     eventually(lambda: not StepSave.objects.exists())
 
 
-def test_a_worker_that_has_lost_the_run_replaces_no_save_of_the_next(
-    working: Callable[..., threading.Thread],
-) -> None:
+def test_a_worker_that_has_lost_the_run_replaces_no_save_of_the_next(working: Callable[..., threading.Thread]) -> None:
     handle = saving.start()
     working()
     eventually(lambda: StepSave.objects.count() == 2)
@@ -552,9 +548,7 @@ def test_a_worker_answers_with_the_stack_of_the_step(
         assert "durable/drivers" not in stack
 
 
-def test_a_stack_begins_with_the_users_code_though_that_calls_durable(
-    working: Callable[..., threading.Thread],
-) -> None:
+def test_a_stack_begins_with_the_users_code_though_that_calls_durable(working: Callable[..., threading.Thread]) -> None:
     through.start()
     working()
     [stack] = stacks()
@@ -764,9 +758,7 @@ def test_a_run_whose_attempt_ends_before_it_is_given_up_keeps_its_lease(
     assert errors_of(handle) == []
 
 
-def test_what_was_asked_of_an_earlier_attempt_is_not_done_to_the_next(
-    working: Callable[..., threading.Thread],
-) -> None:
+def test_what_was_asked_of_an_earlier_attempt_is_not_done_to_the_next(working: Callable[..., threading.Thread]) -> None:
     handle = one.start()
     working()
     [activity] = current()

@@ -132,12 +132,7 @@ class TestAttacks:
     @both
     @pytest.mark.parametrize("field", ["meta", "result"])
     def test_no_pickle_beside_the_data_is_read(
-        self,
-        kind: Any,
-        field: str,
-        rq_redis: redis.Redis,
-        marker: Path,
-        work: None,
+        self, kind: Any, field: str, rq_redis: redis.Redis, marker: Path, work: None
     ) -> None:
         put(rq_redis, [JOB, None, [QUEUE], {}], **{field: pickle.dumps(Toucher(str(marker)))})  # type: ignore[arg-type]
         serve(kind, rq_redis)
@@ -147,12 +142,7 @@ class TestAttacks:
     @both
     @pytest.mark.parametrize("fields", [{"timeout": "soon"}, {"status": "odd"}, {"dependency_ids": "["}])
     def test_a_record_that_rq_cannot_read_is_dropped(
-        self,
-        kind: Any,
-        fields: dict[str, str],
-        rq_redis: redis.Redis,
-        marker: Path,
-        work: None,
+        self, kind: Any, fields: dict[str, str], rq_redis: redis.Redis, marker: Path, work: None
     ) -> None:
         put(rq_redis, ["os.system", None, [f"touch {marker}"], {}], **fields)
         notify.notify(QUEUE)
@@ -161,11 +151,7 @@ class TestAttacks:
 
     @both
     def test_no_callback_of_a_job_that_was_never_taken_is_run(
-        self,
-        kind: Any,
-        rq_redis: redis.Redis,
-        marker: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, kind: Any, rq_redis: redis.Redis, marker: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """RQ calls the failure callbacks of jobs in its list of started ones whose worker is gone."""
         monkeypatch.setattr(f"{HERE}.touched", lambda *args: marker.touch())
@@ -189,12 +175,7 @@ class TestOtherJobs:
     @both
     @pytest.mark.parametrize("entry", [f"{HERE}.touch", f"{HERE}.", "tests."])
     def test_what_the_setting_names_runs(
-        self,
-        kind: Any,
-        entry: str,
-        rq_redis: redis.Redis,
-        marker: Path,
-        settings: Any,
+        self, kind: Any, entry: str, rq_redis: redis.Redis, marker: Path, settings: Any
     ) -> None:
         settings.DURABLE = {"OTHER_JOBS": [entry]}
         put(rq_redis, [f"{HERE}.touch", None, [str(marker)], {}])
@@ -206,11 +187,7 @@ class TestOtherJobs:
         "entries", [["tests.app.test_rq_job"], ["tests"], [f"{HERE}.touc"], ["test."], [""], ["."], ["os."]]
     )
     def test_what_is_only_like_a_name_of_the_setting_does_not(
-        self,
-        entries: list[str],
-        rq_redis: redis.Redis,
-        marker: Path,
-        settings: Any,
+        self, entries: list[str], rq_redis: redis.Redis, marker: Path, settings: Any
     ) -> None:
         settings.DURABLE = {"OTHER_JOBS": entries}
         put(rq_redis, [f"{HERE}.touch", None, [str(marker)], {}])
@@ -219,11 +196,7 @@ class TestOtherJobs:
 
     @pytest.mark.parametrize("name", [f"{HERE}.subprocess.call", f"{HERE}.subprocess.os.system", f"{HERE}.Path.touch"])
     def test_what_an_allowed_module_has_imported_does_not(
-        self,
-        name: str,
-        rq_redis: redis.Redis,
-        marker: Path,
-        settings: Any,
+        self, name: str, rq_redis: redis.Redis, marker: Path, settings: Any
     ) -> None:
         assert subprocess is not None  # imported for this
         settings.DURABLE = {"OTHER_JOBS": [f"{HERE}."]}
@@ -232,12 +205,7 @@ class TestOtherJobs:
         assert listed_as_failed(rq_redis) == [refused]
         assert not marker.exists()
 
-    def test_its_callbacks_have_to_be_named_too(
-        self,
-        rq_redis: redis.Redis,
-        marker: Path,
-        settings: Any,
-    ) -> None:
+    def test_its_callbacks_have_to_be_named_too(self, rq_redis: redis.Redis, marker: Path, settings: Any) -> None:
         settings.DURABLE = {"OTHER_JOBS": [f"{HERE}.touch"]}
         put(rq_redis, [f"{HERE}.touch", None, [str(marker)], {}], success_callback_name=f"{HERE}.touched")
         serve(SimpleWorker, rq_redis)
@@ -256,12 +224,7 @@ class TestSerializers:
 
     @both
     def test_each_queue_is_read_with_its_own(
-        self,
-        kind: Any,
-        rq_redis: redis.Redis,
-        queues: Any,
-        marker: Path,
-        settings: Any,
+        self, kind: Any, rq_redis: redis.Redis, queues: Any, marker: Path, settings: Any
     ) -> None:
         settings.DURABLE = {"OTHER_JOBS": [f"{HERE}."]}
         own = queues[1].enqueue(touch, str(marker.with_name("mail")), meta={"day": datetime(2026, 1, 1, tzinfo=UTC)})
@@ -275,11 +238,7 @@ class TestSerializers:
 
     @both
     def test_without_the_setting_no_queue_is_read_as_pickles(
-        self,
-        kind: Any,
-        rq_redis: redis.Redis,
-        queues: Any,
-        marker: Path,
+        self, kind: Any, rq_redis: redis.Redis, queues: Any, marker: Path
     ) -> None:
         queues[1].enqueue(Toucher(str(marker)).__reduce__)
         serve(kind, rq_redis, *queues)
@@ -287,11 +246,7 @@ class TestSerializers:
         assert queues[1].failed_job_registry.count == 1
 
     def test_a_serializer_of_the_command_is_for_queues_without_json(
-        self,
-        rq_redis: redis.Redis,
-        queues: Any,
-        marker: Path,
-        settings: Any,
+        self, rq_redis: redis.Redis, queues: Any, marker: Path, settings: Any
     ) -> None:
         settings.DURABLE = {"OTHER_JOBS": [f"{HERE}."]}
         refused = put(rq_redis, pickle.dumps(Toucher(str(marker))))
