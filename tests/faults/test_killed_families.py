@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from durable.models import Cascade, Child, ChildGroup, GroupTally, Run, Turn
 from project.shop.models import Mail
 from tests.e2e.workers import Workers
 from tests.faults.workflows import family, mapped, shelved, undone
+from tests.support.waiting import eventually, kill_until_ended
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
@@ -33,13 +33,7 @@ def test_families_come_through_kills(child_environment: dict[str, str], tmp_path
     dice = random.Random(7)  # not for secrets
     environment = {**child_environment, "E2E_MAX_CRASHES": "100"}
     with Workers(2, environment, log, settings="tests.faults.settings") as workers:
-        deadline = time.monotonic() + 400
-        while Run.objects.open().exists():
-            left = list(Run.objects.open().values("id", "state", "crashes", "summary", "waiting_for"))
-            assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
-            time.sleep(dice.uniform(0.1, 0.6))
-            if workers.kills < KILLS_OF_FAMILIES and Run.objects.ended().exists():
-                workers.kill_one(dice)
+        kill_until_ended(workers, dice, kills=KILLS_OF_FAMILIES, log=log, when=Run.objects.ended().exists)
     expected = [f"label {each}" for each in range(CHILDREN_OF_EACH)]
     assert [handle.output for handle in handles] == [[*expected, f"mail {CHILDREN_OF_EACH}"]] * FAMILIES
     assert Child.objects.filter(parent_id="family-0").count() == CHILDREN_OF_EACH + 1
@@ -56,13 +50,9 @@ def test_compensations_of_families_come_through_kills(child_environment: dict[st
     dice = random.Random(8)  # not for secrets
     environment = {**child_environment, "E2E_MAX_CRASHES": "100"}
     with Workers(2, environment, log, settings="tests.faults.settings") as workers:
-        deadline = time.monotonic() + 400
-        while Run.objects.open().exists():
-            left = list(Run.objects.open().values("id", "state", "crashes", "summary", "waiting_for"))
-            assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
-            time.sleep(dice.uniform(0.1, 0.6))
-            if workers.kills < KILLS_OF_FAMILIES and Run.objects.filter(state="rolling_back").exists():
-                workers.kill_one(dice)
+        kill_until_ended(
+            workers, dice, kills=KILLS_OF_FAMILIES, log=log, when=Run.objects.filter(state="rolling_back").exists
+        )
     assert {handle.state for handle in tops} == {"failed"}
     children = Run.objects.filter(id__contains=":")
     assert set(children.values_list("state", flat=True)) == {"cancelled"}
@@ -81,15 +71,6 @@ KILLS = 8
 BATCH = 500  # children that a commit starts
 ENDING = 100  # of a parent that is cancelled: the others wait, so that they are open then, however fast the machine is
 LOCK = 4127  # an advisory lock of the test's own
-
-
-def until(condition: Callable[[], object], log: Path) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + 400
-    while not condition():
-        left = list(Run.objects.open().values("id", "state", "crashes", "summary", "waiting_for")[:20])
-        assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
-        time.sleep(0.05)
 
 
 def check_counts(group_id: str) -> GroupTally:
@@ -116,9 +97,9 @@ def test_each_child_of_a_map_runs_once_through_kills(child_environment: dict[str
     with Workers(2, environment, log, settings="tests.faults.settings") as workers:
         for kill in range(KILLS):
             ended = CHILDREN * 2 * kill // (KILLS + 1)  # so that the kills are spread over the children, on any machine
-            until(lambda least=ended: Run.objects.ended().count() >= least, log)  # type: ignore[misc]
+            eventually(lambda least=ended: Run.objects.ended().count() >= least, every=0.05, seconds=400, log=log)  # type: ignore[misc]
             workers.kill_one(dice)
-        until(lambda: not Run.objects.open().exists(), log)
+        eventually(lambda: not Run.objects.open().exists(), every=0.05, seconds=400, log=log)
     completed = [each for each in range(CHILDREN) if each % 10 != 3]
     assert [handle.output for handle in handles] == [[len(completed), FAILING, 0, sum(completed)]] * 2
     for handle in handles:
@@ -167,7 +148,7 @@ def test_a_parent_is_cancelled_in_the_middle_of_the_start_of_its_children(
     dice = random.Random(12)  # not for secrets
     environment = {**child_environment, "E2E_MAX_CRASHES": "100"}
     with stopped_at_second_batch() as holder, Workers(1, environment, log, settings="tests.faults.settings") as workers:
-        until(_is_waited_for, log)
+        eventually(_is_waited_for, every=0.05, seconds=400, log=log)
         assert GroupTally.objects.get().created == BATCH
         if kill_first:
             workers.kill_one(dice)
@@ -177,8 +158,8 @@ def test_a_parent_is_cancelled_in_the_middle_of_the_start_of_its_children(
             workers.kill_one(dice)
         for _ in range(3):
             workers.kill_one(dice)
-        until(lambda: not Run.objects.open().exists(), log)
-        until(lambda: not Cascade.objects.exists(), log)
+        eventually(lambda: not Run.objects.open().exists(), every=0.05, seconds=400, log=log)
+        eventually(lambda: not Cascade.objects.exists(), every=0.05, seconds=400, log=log)
     assert handle.state == "cancelled"
     tally = check_counts("parent:children")
     assert tally.created in (BATCH, BATCH * 2, BATCH * 3, BATCH * 4)

@@ -23,7 +23,7 @@ from tests.e2e.workers import Workers
 from tests.faults.dying import DEATHS, DIED_AT
 from tests.faults.workflows import limited, mended, metered
 from tests.support.processes import printed
-from tests.support.waiting import eventually, wait_until_ended
+from tests.support.waiting import eventually, kill_until_ended, wait_until_ended
 
 pytestmark = [
     pytest.mark.e2e,
@@ -100,13 +100,7 @@ def test_a_service_is_never_called_by_more_than_its_limits_allow(
             for tenant in range(TENANTS)
         ]
         with Workers(2, environment, log, settings="tests.faults.settings", options=options) as workers:
-            deadline = time.monotonic() + 400
-            while Run.objects.open().exists():
-                left = list(Run.objects.open().values("id", "state", "crashes", "summary", "wake_at")[:20])
-                assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
-                time.sleep(dice.uniform(0.1, 0.6))
-                if workers.kills < KILLS:
-                    workers.kill_one(dice)
+            kill_until_ended(workers, dice, kills=KILLS, log=log)
     assert [handle.output for handle in handles] == [["ok", "ok"]] * len(handles)
     assert service.most.keys() == {"all", *(f"tenant-{each}" for each in range(TENANTS))}
     assert 2 <= service.most.pop("all") <= 3
@@ -176,12 +170,7 @@ def test_a_canary_bulk_comes_through_kills(child_environment: dict[str, str], tm
             report = bulk.apply("recover", ids, canary=Canary(first=FIRST), rate=5)
         assert report.run_id is not None
         order = get_run(report.run_id)
-        deadline = time.monotonic() + 300
-        while order.state not in ("completed", "failed") or Run.objects.open().exists():
-            assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
-            time.sleep(dice.uniform(0.1, 0.5))
-            if workers.kills < KILLS_OF_BULKS:
-                workers.kill_one(dice)
+        kill_until_ended(workers, dice, kills=KILLS_OF_BULKS, log=log)
     assert workers.kills == KILLS_OF_BULKS
     assert (order.state, order.result()["done"]) == ("completed", RUNS_OF_THE_BULK)
     assert set(Run.objects.filter(pk__in=ids).values_list("state", flat=True)) == {"completed"}

@@ -25,7 +25,7 @@ from durable.operations.audit import Actor, acting_as, revision
 from durable.store import store_for
 from tests.e2e.workers import Workers
 from tests.faults.workflows import held_paying, paying
-from tests.support.waiting import wait_until_ended
+from tests.support.waiting import eventually, wait_until_ended
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
@@ -44,7 +44,7 @@ def test_no_charge_is_made_twice_or_lost_under_kills(
     environment = {**child_environment, "E2E_MAX_CRASHES": "1000"}
     with Workers(3, environment, log, settings="tests.faults.settings") as workers:
         for kill in range(KILLS):
-            wait_for_progress(CHARGES * kill // (KILLS + 1), log)
+            eventually(lambda kill=kill: ended() >= CHARGES * kill // (KILLS + 1), log=log)  # type: ignore[misc]  # in time
             workers.kill_one(chance)
         wait_until_ended(log)
     charged: dict[bytes, bytes] = redis_connection.hgetall("outside:charged")  # type: ignore[assignment]  # it is no pipeline
@@ -53,13 +53,6 @@ def test_no_charge_is_made_twice_or_lost_under_kills(
     assert [run.output for run in runs if run.state == "completed"] == [f"receipt {order}" for order in paid]
     paid_back: dict[bytes, bytes] = redis_connection.hgetall("outside:paid back")  # type: ignore[assignment]  # as above
     assert set(paid_back) == {f"receipt {order}".encode() for order in range(CHARGES) if order not in paid}
-
-
-def wait_for_progress(number: int, log: Path) -> None:
-    deadline = time.monotonic() + 300
-    while Run.objects.filter(finished_at__isnull=False).count() < number:
-        assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
-        time.sleep(0.02)
 
 
 # -- held steps, while several people settle and recover them at once

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.db import connections
@@ -36,6 +36,7 @@ from durable.worker.executor import Execute, RunExecutor
 from durable.worker.loop import ThreadPool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
 from tests.faults.passing import production_store
+from tests.support.waiting import eventually
 from tests.support.worker import lease_manager
 
 pytestmark = [
@@ -80,16 +81,6 @@ def gap(ctx: Context) -> str:
     news: str = ctx.queue.next("news", names=["news"]).body
     ctx.step("third", do, ctx.run_id, news)
     return news
-
-
-class Forwarding:
-    """The production store; subclasses stop where they want to."""
-
-    def __init__(self) -> None:
-        self.store = production_store()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
 
 
 class Worker:
@@ -271,13 +262,16 @@ def test_a_verb_before_the_pass(name: str, count: int) -> None:
 def test_a_verb_between_the_load_and_the_first_step(name: str) -> None:
     [handle] = due_again(1)
 
-    class Slow(Forwarding):
+    class Slow:
         def load(self, run_id: str) -> History:
-            found = self.store.load(run_id)
+            found = production_store().load(run_id)
             asked(name, handle)
             return found
 
-    worker = Worker(store=Slow())
+        def __getattr__(self, name: str) -> Any:
+            return getattr(production_store(), name)
+
+    worker = Worker(store=cast("Store", Slow()))
     worker.carry_on(worker.claim())
     settle()
     check(name, handle, VERBS[name].late)
@@ -437,7 +431,7 @@ def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.Monke
         quick: Handle = gap.start()
         loop.work(QUEUE)
         loop.wait_for_room()
-        until(lambda: quick.state == "sleeping")
+        eventually(lambda: quick.state == "sleeping")
         long = due_again(size + len(VERBS))
         handles = {name: long.pop() for name in VERBS}
         holding_up.update(each.id for each in long)
@@ -449,19 +443,11 @@ def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.Monke
         for name, handle in handles.items():
             asked(name, handle)
         go.set()
-        until(lambda: not Run.objects.filter(lease_expires_at__isnull=False).exists())
+        eventually(lambda: not Run.objects.filter(lease_expires_at__isnull=False).exists())
     settle()
     for name, handle in handles.items():
         check(name, handle, VERBS[name].early)
     assert [done(each.id) for each in long] == [BOTH] * size
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until the slots have done their part."""
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_a_run_that_is_claimed_anew_by_the_process_that_passes_it_loses_its_first_pass() -> None:

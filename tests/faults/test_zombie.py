@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,18 +14,12 @@ from durable.models import Entry, QueueMessage, Run
 from project.shop.models import Mail
 from tests.e2e.workers import Workers
 from tests.faults.workflows import crossing, haunted
+from tests.support.waiting import eventually, wait_until_ended
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
 
 SETTINGS = "tests.faults.settings"
-
-
-def eventually(condition: Callable[[], bool], what: str, log: Path) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}; the log: {log.read_text(errors='replace')[-3000:]}"
-        time.sleep(0.02)
 
 
 def ended(handle: Handle) -> bool:
@@ -47,14 +39,14 @@ def test_a_worker_that_wakes_after_its_lease_writes_nothing(
         psutil.Process(zombie).send_signal(signal.SIGSTOP)
         try:
             with Workers(1, child_environment, other, settings=SETTINGS):
-                eventually(lambda: ended(handle), "no worker took the run over", other)
+                eventually(lambda: ended(handle), log=other)
                 row = Run.objects.values().get(pk=handle.id)
                 entries = list(Entry.objects.filter(run=handle.id).order_by("id").values("location", "data", "id"))
                 history = handle.history()
         finally:
             psutil.Process(zombie).send_signal(signal.SIGCONT)
             redis_connection.rpush(f"{handle.id}:go", 1)
-        eventually(lambda: "taken over by another worker" in log.read_text(), "the zombie did not say why", log)
+        eventually(lambda: "taken over by another worker" in log.read_text(), log=log)
         said = next(line for line in log.read_text().splitlines() if "nothing was written" in line)
         assert handle.id in said
     assert handle.state == "completed"
@@ -83,10 +75,6 @@ def test_runs_that_deadlock_come_through(child_environment: dict[str, str], tmp_
         one, other = f"one-{number}", f"other-{number}"
         handles += [crossing.using(id=one).start(other, MESSAGES), crossing.using(id=other).start(one, MESSAGES)]
     with Workers(3, {**child_environment, "E2E_MAX_CRASHES": "100"}, log, settings="tests.faults.settings"):
-        deadline = time.monotonic() + 300
-        while Run.objects.exclude(state__in=["completed", "failed"]).exists():
-            left = list(Run.objects.values("id", "state", "crashes", "summary"))
-            assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
-            time.sleep(0.1)
+        wait_until_ended(log)
     assert [handle.output for handle in handles] == [list(range(MESSAGES))] * len(handles)
     assert QueueMessage.objects.count() == MESSAGES * len(handles)

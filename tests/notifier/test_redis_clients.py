@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from rq import Queue
 from durable.notifier import notify, redis_clients
 from project.guard import GuardedProcess
 from project.servers import EmbeddedRedis, free_port
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("no_outages")]
 QUEUE = "default"
@@ -61,13 +61,6 @@ def demote(master: redis.Redis, new: redis.Redis) -> None:
     master.replicaof("127.0.0.1", str(port(new)))
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 @pytest.fixture(scope="module")
 def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
     """One that watches nothing yet."""
@@ -81,7 +74,7 @@ def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
     process = GuardedProcess([str(program), str(config), "--sentinel"], log=log)
     client = redis.Redis(port=int(config.read_text().split("port ")[1].split()[0]), protocol=2)
     try:
-        until(lambda: answers(client))
+        eventually(lambda: answers(client))
         yield client
     finally:
         client.close()

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from django.db import InterfaceError, OperationalError, connection, connections
 
 from durable.models import Run
 
+if TYPE_CHECKING:
+    from tests.e2e.workers import Workers
 
-def eventually(condition: Callable[[], bool], *, every: float = 0.01) -> None:
-    """Wait until another thread has done its part. `every` is seconds: more for a condition that costs much."""
-    deadline = time.monotonic() + 300
+
+def eventually(
+    condition: Callable[[], object], *, every: float = 0.01, seconds: float = 300.0, log: Path | None = None
+) -> None:
+    """Wait until another thread or process has done its part. `every` is seconds: more for a condition that costs much.
+
+    With the `log` of workers, a failure shows its end and the runs that have not ended.
+    """
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "it did not happen" if log is None else _told(log)
         time.sleep(every)
+
+
+def _told(log: Path) -> str:
+    left = list(Run.objects.open().values("id", "state", "crashes", "summary", "waiting_for", "wake_at")[:20])
+    return f"{left}; {log.read_text(errors='replace')[-3000:]}"
 
 
 def sleep_through(condition: Callable[[], bool]) -> None:
@@ -33,10 +47,23 @@ def sleep_through(condition: Callable[[], bool]) -> None:
 
 
 def wait_until_ended(log: Path) -> None:
-    deadline = time.monotonic() + 300
-    while left := list(Run.objects.exclude(state__in=["completed", "failed"]).values("id", "state", "summary")):
-        assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
-        time.sleep(0.05)
+    eventually(lambda: not Run.objects.exclude(state__in=["completed", "failed"]).exists(), every=0.05, log=log)
+
+
+def kill_until_ended(
+    workers: Workers, dice: random.Random, *, kills: int, log: Path, when: Callable[[], object] = lambda: True
+) -> None:
+    """Kill a worker at random moments, so many times at most, until all runs have ended; only `when` that is true."""
+
+    def strike() -> bool:
+        if not Run.objects.open().exists():
+            return True
+        time.sleep(dice.uniform(0.1, 0.6))
+        if workers.kills < kills and when():
+            workers.kill_one(dice)
+        return False
+
+    eventually(strike, every=0.0, seconds=400, log=log)
 
 
 T = TypeVar("T")
