@@ -8,16 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db import connections, transaction
 
 from durable.core.control_flow import LeaseLost
-from tests.store.conftest import POSTGRES
+from durable.store.postgres import PostgresStore
+from tests.store.emptying import POSTGRES
 
 #: The orders of the statements and ends of two transactions, `A` and `a`, `B` and `b`.
-ORDERS: Final = ["AaBb", "ABab", "ABba", "BAab", "BAba", "BbAa"]
 ENDS: Final = ["COMMIT", "ROLLBACK"]
+ORDERS: Final = ["AaBb", "ABab", "ABba", "BAab", "BAba", "BbAa"]
 PATIENCE: Final = 120.0
 
 #: Seconds in which a statement that waits for nobody is mostly done, before the database is asked whether it waits.
@@ -92,14 +94,38 @@ class Actor:
         self._step.result(PATIENCE)
 
 
-def both(
-    pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]
-) -> dict[str, Actor]:
-    """Do two transactions in this order, which is printed with what has waited."""
-    a, b = pools
-    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
-    print(", ".join(play(order, actors)))
-    return actors
+@dataclass(frozen=True)
+class Race:
+    """Two transactions, A and B: the order of their statements and ends, and which of them commit."""
+
+    store: PostgresStore
+    pools: Pools
+    order: str = "ABba"
+    ends: tuple[str, str] = ("COMMIT", "COMMIT")
+
+    @property
+    def commits(self) -> tuple[bool, bool]:
+        """Whether A commits, and whether B does."""
+        return self.ends[0] == "COMMIT", self.ends[1] == "COMMIT"
+
+    @property
+    def a_commits(self) -> bool:
+        return self.commits[0]
+
+    @property
+    def b_commits(self) -> bool:
+        return self.commits[1]
+
+    @property
+    def both_commit(self) -> bool:
+        return all(self.commits)
+
+    def run(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        """Do both, print what has waited, and return what the two statements have returned."""
+        a = Actor(self.pools[0], "A", first, self.ends[0])
+        b = Actor(self.pools[1], "B", second, self.ends[1])
+        print(", ".join(play(self.order, {"A": a, "B": b})))
+        return a.outcome, b.outcome
 
 
 def play(order: str, actors: dict[str, Actor]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,15 @@ from durable.store import Store
 from durable.store.memory import MemoryStore
 from durable.store.postgres import PostgresStore
 from durable.store.sqlite import SQLiteStore
+from durable.testing import Harness
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
-from tests.store.emptying import TABLES, empty
+from tests.store.actors import ENDS, ORDERS, Pools, Race
+from tests.store.emptying import POSTGRES as POSTGRES
+from tests.store.emptying import SQLITE as SQLITE
+from tests.store.emptying import empty, tables
 from tests.support.databases import migrated
-
-SQLITE = "store_sqlite"
-POSTGRES = "store_postgres"
+from tests.support.stores import in_force
 
 
 @pytest.fixture(scope="session")
@@ -79,11 +82,31 @@ def database_store(request: pytest.FixtureRequest) -> SQLiteStore | PostgresStor
 def new_tables(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> None:
     """Tables as new: no dead rows, index pages or statistics that other tests have left, on which plans depend."""
     with django_db_blocker.unblock(), connections[postgres_alias].cursor() as cursor:
-        cursor.execute(f"TRUNCATE {', '.join(TABLES)} CASCADE")
+        cursor.execute(f"TRUNCATE {', '.join(tables())} CASCADE")
+
+
+@pytest.fixture
+def h() -> Iterator[Harness]:
+    with Harness() as harness:
+        yield harness
+
+
+@pytest.fixture(params=["memory", "database"])
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What is in force: a harness, or the store of the tests' database."""
+    with Harness() if request.param == "memory" else in_force():
+        yield request.param
+
+
+@pytest.fixture(params=product(ORDERS, ENDS, ENDS), ids="-".join)
+def race(request: pytest.FixtureRequest, postgres_store: PostgresStore, pools: Pools) -> Race:
+    """Every order of two transactions with each of their ends, in turn."""
+    order, *ends = request.param
+    return Race(postgres_store, pools, order, tuple(ends))
 
 
 @pytest.fixture(scope="module")
-def pools() -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
+def pools() -> Iterator[Pools]:
     """Two threads, each with a connection of its own, for `tests.store.actors`."""
     pools = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
     yield pools

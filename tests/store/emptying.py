@@ -1,88 +1,25 @@
-"""Deletes the rows that a test of the stores has left.
-
-Owns which tables a store may have written to. A test that begins anew hundreds of times names the few that it writes.
-"""
+"""The databases of the tests of stores, and how the rows that a test has left in one are deleted."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from django.db import connections
+from django.apps import apps
+from django.db import connections, transaction
 
-from durable.models import (
-    Activity,
-    Attempt,
-    Cascade,
-    Cause,
-    CauseBuild,
-    Child,
-    ChildGroup,
-    ChildReader,
-    Entry,
-    EntryMetadata,
-    Event,
-    EventKey,
-    EventWait,
-    Failure,
-    GroupTally,
-    HeldStart,
-    Hold,
-    KeyedSend,
-    Lane,
-    Limit,
-    LimitKey,
-    Link,
-    OperatorAction,
-    QueueMessage,
-    RateKey,
-    RateLimit,
-    Reservation,
-    Run,
-    RunKey,
-    RunLimit,
-    RunRank,
-    RunStatus,
-    RunSubject,
-    RunTag,
-    Share,
-    Slot,
-    SlotNote,
-    StepSave,
-    Turn,
-    WorkflowEnd,
-)
-
-#: All tables that a store writes to.
-TABLES: Final = tuple(
-    model._meta.db_table
-    for model in (
-        *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
-        *(Limit, LimitKey, RateLimit, RateKey, Reservation, Slot, SlotNote, Turn, GroupTally, ChildGroup),
-        *(
-            HeldStart,
-            Hold,
-            RunLimit,
-            RunStatus,
-            StepSave,
-            Cascade,
-            ChildReader,
-            Child,
-            RunKey,
-            RunRank,
-            RunTag,
-            RunSubject,
-            Lane,
-            Share,
-        ),
-        *(Event, EventKey, EventWait, KeyedSend, Link, WorkflowEnd, Run),
-    )
-)
+SQLITE: Final = "store_sqlite"
+POSTGRES: Final = "store_postgres"
 
 
-def empty(alias: str, *tables: str) -> None:
-    """Delete all rows of these tables of the database `alias`, in this order; of durable's tables if none is named."""
-    connection = connections[alias]
-    statements = [f"DELETE FROM {table}" for table in tables or TABLES]
-    with connection.cursor() as cursor:
-        for each in ["; ".join(statements)] if connection.vendor == "postgresql" else statements:
+def tables() -> list[str]:
+    """All tables of durable, those of runs last: a run with entries cannot be deleted."""
+    return [model._meta.db_table for model in reversed(list(apps.get_app_config("durable").get_models()))]
+
+
+def empty(alias: str) -> None:
+    """Delete all rows of durable's tables."""
+    statements = [f"DELETE FROM {table}" for table in tables()]
+    is_postgres = connections[alias].vendor == "postgresql"
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        for each in ["; ".join(statements)] if is_postgres else statements:
             cursor.execute(each)

@@ -7,6 +7,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
+from django.db import connections
+
+from durable.core import transitions
 from durable.core.errors import ErrorInfo
 from durable.core.new_runs import NewRun
 from durable.core.records import (
@@ -25,6 +28,7 @@ from durable.core.records import (
     MessageReceived,
     MessagesReturned,
     OutgoingMessage,
+    RunChange,
     RunPatch,
     RunRecord,
     RunState,
@@ -125,9 +129,7 @@ def a_message(to: str = "run", queue: str = "mail", **values: Any) -> OutgoingMe
 def started(store: Store, run_id: str = "run", now: datetime = NOW, **values: Any) -> RunRecord:
     """A new run in the hands of a worker."""
     store.create([a_run(run_id, **values)])
-    held = store.claim_run(run_id, now=now, lease_until=now + LEASE, worker="worker")
-    assert held is not None
-    return held
+    return claimed(store, run_id, now, "worker")
 
 
 def parked(store: Store, run_id: str = "run", **patch: Any) -> RunRecord:
@@ -163,19 +165,30 @@ def the(store: Store, run_id: str = "run") -> RunRecord:
     return run
 
 
+def claimed(store: Store, run_id: str = "run", now: datetime = NOW, worker: str = "w") -> RunRecord:
+    """The run in the hands of a worker that can claim it."""
+    run = store.claim_run(run_id, now=now, lease_until=now + LEASE, worker=worker)
+    assert run is not None
+    return run
+
+
+def changed(store: Store, run_id: str, transition: Callable[..., RunPatch], **given: Any) -> RunRecord:
+    """The run after a transition from outside."""
+    return store.change(run_id, lambda run, _entries: RunChange(run=transition(run, **given)))
+
+
+def cancel(store: Store, run_id: str, now: datetime = NOW) -> RunRecord:
+    return changed(store, run_id, transitions.cancelled_at_once, now=now, reason="", summary="")
+
+
 def held(store: Store, run_id: str = "run") -> int:
     """Create the run and claim it; return its fence."""
-    store.create([a_run(run_id)])
-    return again(store, run_id)
+    return started(store, run_id).fence
 
 
 def again(store: Store, run_id: str = "run") -> int:
     """Claim the run after the end of its lease; return its fence."""
-    run = the(store, run_id)
-    now = NOW if run.lease_expires_at is None else run.lease_expires_at
-    found = store.claim_run(run_id, now=now, lease_until=now + timedelta(seconds=30), worker="w")
-    assert found is not None
-    return found.fence
+    return claimed(store, run_id, the(store, run_id).lease_expires_at or NOW).fence
 
 
 def sent(store: Store, message: OutgoingMessage) -> Message:
@@ -210,3 +223,25 @@ _MADE: dict[str, Callable[[Any], Any]] = {
     "dropped_children": ChildrenDropped,
     "forgotten": SavesForgotten,
 }
+
+
+def rows_read(alias: str) -> int:
+    """The rows that this transaction has read of durable's tables so far, however it has found them."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT sum(COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables "
+            "WHERE relname LIKE 'durable%'"
+        )
+        [count] = cursor.fetchone()
+    found: int = count
+    return found
+
+
+def check_windows(begun: list[tuple[int, int]], spacing: int, most: int) -> None:
+    """Check each window between two beginnings: (moment, units), in nanoseconds."""
+    begun = sorted(begun)
+    for first in range(len(begun)):
+        units = 0
+        for moment, number in begun[first:]:
+            units += number
+            assert units * spacing <= moment - begun[first][0] + most * spacing

@@ -42,7 +42,6 @@ from tests.store.family import a_child, start_children
 from tests.store.making import (
     DECLINED,
     HOSTILE,
-    LEASE,
     NOW,
     a_failure,
     a_full_entry,
@@ -51,6 +50,7 @@ from tests.store.making import (
     an_attempt,
     an_entry,
     at,
+    claimed,
     commit,
     finished,
     park,
@@ -204,15 +204,8 @@ def test_a_verb_pauses_whatever_was_asked_for_before(store: Store) -> None:
 
 
 def an_action(**values: object) -> ActionRecord:
-    given: dict[str, object] = {
-        "action": "pause",
-        "run_id": "run",
-        "source": "cli",
-        "outcome": "done",
-        "created_at": NOW,
-        **values,
-    }
-    return ActionRecord(**given)  # type: ignore[arg-type]  # the tests' own keywords
+    given: dict[str, Any] = {"action": "pause", "run_id": "run", "source": "cli", "outcome": "done", "created_at": NOW}
+    return ActionRecord(**{**given, **values})
 
 
 def logged(store: Store) -> list[ActionRecord]:
@@ -227,16 +220,14 @@ def logged(store: Store) -> list[ActionRecord]:
 
 
 def a_stored_message(order: int, run_id: str = "new", **values: object) -> Message:
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         "id": f"planted-{order}",
         "run_id": run_id,
         "queue": "mail",
         "body": '"hi"',
         "sent_at": NOW,
-        "order": order,
-        **values,
     }
-    return Message(**given)  # type: ignore[arg-type]  # the tests' own keywords
+    return Message(**{**given, "order": order, **values})
 
 
 @pytest.mark.parametrize("text", ["plain", *HOSTILE])
@@ -270,8 +261,7 @@ def test_a_planted_run_is_passed_like_any(store: Store) -> None:
     with store.transaction():
         store.create([a_run("new", fence=1)])
         store.import_history("new", entries=[an_entry("a")], attempts=[], messages=[])
-    held = store.claim_run("new", now=NOW, lease_until=NOW, worker="w")
-    assert held is not None
+    held = claimed(store, "new")
     assert may_have_history(held)
     again = replace(store.load("new")[0], attempts=3)
     commit(store, held, entries=[again])
@@ -376,17 +366,13 @@ def test_a_run_that_does_not_fail_has_none(store: Store) -> None:
     assert store.failure("no such run") is None
 
 
-def test_any_text_is_kept(store: Store) -> None:
+def test_any_text_is_kept_of_a_failure_and_of_what_the_error_comes_from(store: Store) -> None:
     for number, text in enumerate(HOSTILE):
-        failure = failed(store, f"run {number}", cause=Cause(place=text, error_type=text, pattern=text), worker=text)
-        assert store.failure(failure.run_id) == failure
-
-
-def test_the_error_of_a_run_keeps_what_it_comes_from(store: Store) -> None:
-    for number, text in enumerate(HOSTILE):
+        run_id = f"run {number}"
+        failure = a_failure(run_id, cause=Cause(place=text, error_type=text, pattern=text), worker=text)
         error = ErrorInfo("JoinError", text, text, Origin(text, text, text, text))
-        commit(store, started(store, f"run {number}"), run={**ENDS, "error": error}, failure=a_failure(f"run {number}"))
-        assert the(store, f"run {number}").error == error
+        commit(store, started(store, run_id), run={**ENDS, "error": error}, failure=failure)
+        assert (store.failure(run_id), the(store, run_id).error) == (failure, error)
 
 
 def test_a_run_that_was_lost_gets_none(store: Store) -> None:
@@ -400,8 +386,7 @@ def test_a_recovery_closes_the_failure_and_the_next_one_replaces_it(store: Store
     failure = failed(store)
     recover(store)
     assert store.failure("run") == replace(failure, is_open=False)
-    held = store.claim_run("run", now=at(9), lease_until=at(99), worker="other")
-    assert held is not None
+    held = claimed(store, "run", at(9))
     other = a_failure(cause=replace(DECLINED, error_type="Other"), worker="other", failed_at=at(10))
     commit(store, held, run=ENDS, failure=other)
     assert store.failure("run") == other
@@ -422,13 +407,9 @@ def test_a_change_that_is_refused_closes_nothing(store: Store) -> None:
 
 
 def test_a_failure_is_undone_with_its_transaction(store: Store) -> None:
-    def fail_and_raise() -> None:
-        with store.transaction():
-            failed(store)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail_and_raise()
+    with suppress(ZeroDivisionError), store.transaction():
+        failed(store)
+        raise ZeroDivisionError
     assert store.failure("run") is None
 
 
@@ -503,8 +484,7 @@ def test_the_failure_of_a_child_names_its_parent(database_store: SQLiteStore | P
     rows = Failure.objects.using(database_store.alias)
     for run_id, parent in {"child": "parent", "other": None}.items():
         for _ in range(2):  # and once more after a recovery
-            held = database_store.claim_run(run_id, now=NOW, lease_until=NOW + LEASE, worker="w")
-            assert held is not None
+            held = claimed(database_store, run_id)
             commit(database_store, held, run=ENDS, failure=a_failure(run_id))
             assert rows.get(run_id=run_id).parent_id == parent
             recover(database_store, run_id)

@@ -19,7 +19,20 @@ from durable.store.base import Claimed, Released
 from durable.store.postgres import PostgresStore
 from durable.worker.claim_bounds import ClaimBounds
 from tests.store.conftest import POSTGRES
-from tests.store.making import LEASE, NOW, a_message, a_run, at, commit, finished, park, started, the
+from tests.store.making import (
+    LEASE,
+    NOW,
+    a_message,
+    a_run,
+    at,
+    changed,
+    claimed,
+    commit,
+    finished,
+    park,
+    started,
+    the,
+)
 from tests.support.locks import other_session
 
 
@@ -86,8 +99,7 @@ def test_rolling_back_stays_rolling_back(store: Store) -> None:
 @pytest.mark.parametrize("wake_at", [None, at(3600), at(-60)])
 def test_a_run_can_be_taken_whether_or_not_it_is_due(store: Store, wake_at: object) -> None:
     store.create([a_run(wake_at=wake_at)])
-    run = store.claim_run("run", now=NOW, lease_until=NOW + LEASE, worker="w1")
-    assert run is not None
+    run = claimed(store, worker="w1")
     assert (run.worker, run.state, run.lease_expires_at) == ("w1", RunState.RUNNING, NOW + LEASE)
     assert is_of_first_claim(run.fence)
     assert the(store) == run
@@ -157,7 +169,7 @@ def test_releasing_what_was_lost_changes_nothing(store: Store) -> None:
 
 def test_a_release_says_which_queue_a_run_has_been_moved_to(store: Store) -> None:
     held = [(each, started(store, each).fence) for each in ("here", "there")]
-    store.change("there", lambda run, _entries: RunChange(run=transitions.requeued(run, queue="new", now=NOW)))
+    changed(store, "there", transitions.requeued, queue="new", now=NOW)
     assert store.release(held, at(1)) == Released(frozenset(), frozenset({"q", "new"}))
 
 

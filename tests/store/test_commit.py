@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from django.db import IntegrityError
@@ -19,6 +20,7 @@ from durable.core.records import (
     RunState,
 )
 from durable.store import Store
+from tests.store.family import SHAPES, everything
 from tests.store.making import (
     NOW,
     a_batch,
@@ -33,7 +35,6 @@ from tests.store.making import (
     started,
     the,
 )
-from tests.store.shapes import SHAPES, everything
 
 
 def by_location(entries: list[EntryRecord]) -> dict[str, EntryRecord]:
@@ -134,42 +135,23 @@ def test_a_message_is_received_in_the_commit_that_records_it(store: Store) -> No
     assert store.message(message.id) == replace(message, state=MessageState.RECEIVED, received_by="wait")
 
 
-def test_a_received_message_is_completed_with_a_response_or_none(store: Store) -> None:
+@pytest.mark.parametrize("is_one_commit", [False, True])
+def test_received_messages_are_completed_with_a_response_or_none_or_refused_with_a_reason(
+    store: Store, is_one_commit: bool
+) -> None:
     held = started(store)
-    one, two = sent(store, a_message()), sent(store, a_message())
-    commit(store, held, received=[(one.id, "wait"), (two.id, "wait")])
-    commit(store, held, completed=[(one.id, '"yes"'), (two.id, None)])
-    assert [(m.state, m.response, m.received_by) for m in store.messages("run")] == [
-        (MessageState.COMPLETED, '"yes"', "wait"),
-        (MessageState.COMPLETED, None, "wait"),
+    one, two, three = (sent(store, a_message()) for _ in range(3))
+    received = [(each.id, "wait") for each in (one, two, three)]
+    completed = [(one.id, '"yes"'), (two.id, None), (three.id, '"no"', True)]
+    if not is_one_commit:
+        commit(store, held, received=received)
+    commit(store, held, received=received if is_one_commit else [], completed=completed)
+    done: dict[str, Any] = {"received_by": "wait", "state": MessageState.COMPLETED}
+    assert store.messages("run") == [
+        replace(one, **done, response='"yes"'),
+        replace(two, **done, response=None),
+        replace(three, received_by="wait", state=MessageState.REFUSED, response='"no"'),
     ]
-
-
-def test_a_message_is_refused_with_a_reason(store: Store) -> None:
-    held = started(store)
-    one, two = sent(store, a_message()), sent(store, a_message())
-    commit(store, held, received=[(one.id, "wait"), (two.id, "wait")])
-    commit(store, held, completed=[(one.id, '"no"', True), (two.id, '"yes"')])
-    assert [(m.state, m.response) for m in store.messages("run")] == [
-        (MessageState.REFUSED, '"no"'),
-        (MessageState.COMPLETED, '"yes"'),
-    ]
-
-
-def test_a_message_is_received_and_completed_in_one_commit(store: Store) -> None:
-    held = started(store)
-    message = sent(store, a_message())
-    commit(store, held, received=[(message.id, "wait")], completed=[(message.id, "1")])
-    assert store.message(message.id) == replace(message, state=MessageState.COMPLETED, received_by="wait", response="1")
-
-
-def test_a_message_is_received_and_refused_in_one_commit(store: Store) -> None:
-    held = started(store)
-    message = sent(store, a_message())
-    commit(store, held, received=[(message.id, "wait")], completed=[(message.id, '"no"', True)])
-    assert store.message(message.id) == replace(
-        message, state=MessageState.REFUSED, received_by="wait", response='"no"'
-    )
 
 
 def test_a_run_consumes_its_own_messages_only(store: Store) -> None:

@@ -15,7 +15,7 @@ from django.db import connections
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RunNotFoundError
-from durable.core.records import Activity, Batch, Hold, HoldKind, RunChange, RunRecord
+from durable.core.records import Activity, Hold, HoldKind, RunChange, RunRecord
 from durable.core.witnesses import is_of_first_claim
 from durable.models import Activity as ActivityRow
 from durable.store import Store
@@ -91,35 +91,22 @@ def claim(store: Store, seconds: float = 0, limit: int = 1, worker: str = "w2") 
     return store.claim(queue="q", now=at(seconds), lease_until=at(seconds) + LEASE, worker=worker, limit=limit)
 
 
-def test_a_late_commit_waits_for_a_claim_and_is_refused(postgres_store: PostgresStore, threads: Threads) -> None:
-    held = started(postgres_store)
-    batch = {
-        "entries": [an_entry("late")],
-        "sends": [a_message("run")],
-        "run": {"summary": "late"},
-        "park_change_seq": held.change_seq,
-    }
-    with open_transaction(postgres_store, threads, lambda: claim(postgres_store, 60)):
-        late = threads.start(lambda: commit(postgres_store, held, **batch))
-        wait_for_lock_waiters()
-    with pytest.raises(LeaseLost):
-        late.result(DEADLINE)
-    assert postgres_store.load("run") == []
-    assert postgres_store.messages("run") == []
-    assert the(postgres_store).fence > held.fence
-    assert the(postgres_store).summary == ""
-
-
-def test_a_late_one_step_commit_waits_for_a_claim_and_is_refused(
-    postgres_store: PostgresStore, threads: Threads
+@pytest.mark.parametrize("is_one_step", [True, False])
+def test_a_late_commit_waits_for_a_claim_and_is_refused(
+    postgres_store: PostgresStore, threads: Threads, is_one_step: bool
 ) -> None:
     held = started(postgres_store)
+    parts: dict[str, Any] = {"entries": [an_entry("late")]}
+    if not is_one_step:
+        parts |= {"sends": [a_message("run")], "run": {"summary": "late"}, "park_change_seq": held.change_seq}
     with open_transaction(postgres_store, threads, lambda: claim(postgres_store, 60)):
-        late = threads.start(lambda: commit(postgres_store, held, entries=[an_entry("late")]))
+        late = threads.start(lambda: commit(postgres_store, held, **parts))
         wait_for_lock_waiters()
     with pytest.raises(LeaseLost):
         late.result(DEADLINE)
-    assert postgres_store.load("run") == []
+    assert (postgres_store.load("run"), postgres_store.messages("run")) == ([], [])
+    assert the(postgres_store).fence > held.fence
+    assert the(postgres_store).summary == ""
 
 
 def test_a_claim_passes_by_a_run_that_is_being_written(postgres_store: PostgresStore, threads: Threads) -> None:
@@ -366,7 +353,7 @@ def test_writers_of_many_kinds_at_once_lose_nothing(store: Store, threads: Threa
 
     def commit_steps() -> None:
         for n in rounds:
-            store.commit(Batch(run_id="run", fence=held.fence, now=NOW, entries=[an_entry(f"{n}"), an_entry(f"x{n}")]))
+            commit(store, held, entries=[an_entry(f"{n}"), an_entry(f"x{n}")])
 
     def send() -> None:
         for n in rounds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,11 +11,8 @@ from django.db import connections
 
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
-from durable.core.location import child_token
 from durable.core.records import (
     ENDED,
-    Batch,
-    ChildStart,
     OutgoingMessage,
     Request,
     RunChange,
@@ -30,21 +28,12 @@ from durable.store.postgres import PostgresStore
 from durable.store.postgres.sql_functions import PATCHED
 from durable.store.rules.row_rules import CASCADED_AT_ONCE
 from durable.store.sqlite import SQLiteStore
-from tests.store.family import a_child, finish, start_children
-from tests.store.making import LEASE, NOW, a_run, at, commit, park, started, the
+from tests.store.family import a_child, finish, start_children, waiting
+from tests.store.making import LEASE, NOW, a_run, at, changed, claimed, commit, park, started, the
 from tests.support.transitions import CALLS, columns_of, ends, odd_run, patched
 
 DatabaseStores = SQLiteStore | PostgresStore
 ENDS = [name for name in TRANSITIONS if ends(name)]
-
-
-def waiting(store: Store, *children: str, parent: str = "parent", starts: tuple[ChildStart, ...] = ()) -> RunRecord:
-    """A parent that has started these children, and others, and is parked for the end of each."""
-    held = started(store, parent)
-    start_children(store, held, *(a_child(each, parent) for each in children), *starts)
-    tokens = "/".join(map(child_token, children))
-    park(store, held, waiting_for=f"/{tokens}/" if tokens else "", batch={"awaited_children": children})
-    return the(store, parent)
 
 
 def brought_to(store: Store, run_id: str, state: str, **columns: Any) -> RunRecord:
@@ -61,16 +50,15 @@ def test_each_transition_that_ends_a_run(store: Store, name: str, how: str) -> N
     for number, state in enumerate(starts_of(name)):
         parent, child, grandchild = (f"{each}-{number}" for each in ("parent", "child", "grandchild"))
         waiting(store, child, parent=parent)
-        held = store.claim_run(child, now=NOW, lease_until=NOW + LEASE, worker="w")
-        assert held is not None
+        held = claimed(store, child)
         start_children(store, held, a_child(grandchild, child))
         run = brought_to(store, child, state)
         assert the(store, parent).wake_at is None
         if how == "commit":
-            answer = store.commit(Batch(run_id=child, fence=run.fence, now=NOW, run=CALLS[name](run), parent_id=parent))
+            answer = commit(store, run, run=CALLS[name](run), parent_id=parent)
             assert answer.queues_to_notify == {"q"}
         else:
-            store.change(child, lambda row, _entries: RunChange(run=CALLS[name](row)))
+            changed(store, child, CALLS[name])
         ended = the(store, child)
         assert ended.state in ENDED
         assert the(store, parent).wake_at == ended.finished_at
@@ -82,11 +70,10 @@ def test_no_other_transition(store: Store, name: str) -> None:
     for number, state in enumerate(each for each in starts_of(name) if each not in ENDED):
         parent, child, grandchild = (f"{each}-{number}" for each in ("parent", "child", "grandchild"))
         waiting(store, child, parent=parent)
-        held = store.claim_run(child, now=NOW, lease_until=NOW + LEASE, worker="w")
-        assert held is not None
+        held = claimed(store, child)
         start_children(store, held, a_child(grandchild, child))
         brought_to(store, child, state)
-        store.change(child, lambda row, _entries: RunChange(run=CALLS[name](row)))
+        changed(store, child, CALLS[name])
         assert the(store, parent).wake_at is None
         assert the(store, grandchild).state == RunState.PENDING
 
@@ -109,31 +96,26 @@ def test_a_parent_that_waits_for_two_children_is_due_since_the_first_end(store: 
     assert the(store, "parent").wake_at == at(10)
 
 
-def test_a_parent_that_waits_for_any_message_too_is_woken(store: Store) -> None:
+@pytest.mark.parametrize("waiting_for", ["/~a/", "*"])
+@pytest.mark.parametrize(("deadline", "wake_at"), [(None, at(10)), (at(5), at(5)), (at(20), at(10))])
+def test_a_parent_is_due_since_the_end_unless_it_was_before(
+    store: Store, waiting_for: str, deadline: datetime | None, wake_at: datetime
+) -> None:
     held = started(store, "parent")
     start_children(store, held, a_child("a"))
-    park(store, held, waiting_for="*", batch={"awaited_children": ["a"]})
-    finish(store, "a", at(1))
-    assert the(store, "parent").wake_at == at(1)
+    park(store, held, waiting_for=waiting_for, wake_at=deadline, batch={"awaited_children": ["a"]})
+    finish(store, "a", at(10))
+    assert the(store, "parent").wake_at == wake_at
 
 
 def test_a_child_with_many_children_of_its_own_wakes_its_parent(store: Store) -> None:
     waiting(store, "m")
-    child = store.claim_run("m", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert child is not None
+    child = claimed(store, "m")
     own = [f"{letter}{number}" for letter in "az" for number in range(5)]
     start_children(store, child, *(a_child(each, "m", child_position=at) for at, each in enumerate(own)))
     park(store, child)
     assert finish(store, "m").queues_to_notify == {"q"}
     assert the(store, "parent").wake_at == the(store, "m").finished_at
-
-
-def test_an_earlier_deadline_of_the_parent_stays(store: Store) -> None:
-    held = started(store, "parent")
-    start_children(store, held, a_child("a"))
-    park(store, held, waiting_for="/~a/", wake_at=at(5), batch={"awaited_children": ["a"]})
-    finish(store, "a", at(10))
-    assert the(store, "parent").wake_at == at(5)
 
 
 @pytest.mark.parametrize("waiting_for", ["/~a/", "*"])
@@ -156,7 +138,7 @@ def test_a_parent_parks_for_an_open_child_although_others_have_ended(store: Stor
 
 def test_a_paused_parent_stays_paused(store: Store) -> None:
     waiting(store, "a")
-    store.change("parent", lambda run, _: RunChange(run=transitions.paused_at_once(run, summary="")))
+    changed(store, "parent", transitions.paused_at_once, summary="")
     assert finish(store, "a").queues_to_notify == frozenset()
     assert the(store, "parent").state == RunState.PAUSED
     assert store.due_queues(at(9)) == []
@@ -209,7 +191,7 @@ def test_the_same_commit_again_starts_nothing_new(store: Store) -> None:
 
 def test_a_parent_that_has_lost_its_lease_starts_nothing(store: Store) -> None:
     held = started(store, "parent")
-    store.change("parent", lambda run, _: RunChange(run=transitions.fence_raised(run)))
+    changed(store, "parent", transitions.fence_raised)
     with pytest.raises(LeaseLost):
         start_children(store, held, a_child("a"))
     assert store.get("a") is None
@@ -328,13 +310,10 @@ def test_children_are_cancelled_down_to_the_last_generation(store: Store) -> Non
     above = "parent"
     started(store, above)
     for number in range(6):
-        held = store.claim_run(above, now=at(number * 60 + 60), lease_until=at(number * 60 + 90), worker="w")
-        assert held is not None
+        held = claimed(store, above, at(number * 60 + 60))
         start_children(store, held, a_child(f"child-{number}", above))
         above = f"child-{number}"
-    store.change(
-        "parent", lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=at(999), reason="", summary=""))
-    )
+    changed(store, "parent", transitions.cancelled_at_once, now=at(999), reason="", summary="")
     assert {the(store, f"child-{number}").state for number in range(6)} == {RunState.CANCELLED}
 
 
@@ -355,8 +334,7 @@ def test_grandchildren_count_too(store: Store) -> None:
     wide = CASCADED_AT_ONCE
     held = started(store, "parent")
     start_children(store, held, a_child("child"))
-    child = store.claim_run("child", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert child is not None
+    child = claimed(store, "child")
     start_children(store, child, *(a_child(f"c{each}", "child", child_position=each) for each in range(wide)))
     park(store, child)
     finish(store, "parent")
@@ -374,8 +352,8 @@ def test_a_parent_that_is_reopened_keeps_what_is_left(store: Store) -> None:
     held = started(store, "parent")
     start_children(store, held, *(a_child(f"c{each}", child_position=each) for each in range(CASCADED_AT_ONCE + 1)))
     patch = CALLS["failed"](held)
-    store.commit(Batch(run_id="parent", fence=held.fence, now=NOW, run=patch))
-    store.change("parent", lambda run, _: RunChange(run=CALLS["recovered"](run)))
+    commit(store, held, run=patch)
+    changed(store, "parent", CALLS["recovered"])
     assert store.cascade("", NOW) in (("parent", 0), None)
     assert store.cascade("", NOW) is None
     assert _cancelled(store, CASCADED_AT_ONCE + 1) == CASCADED_AT_ONCE

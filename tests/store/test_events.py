@@ -15,7 +15,7 @@ from durable.core.events import delivery
 from durable.core.location import waiting_text
 from durable.core.records import AwaitedEvent, EventRecord, EventsDropped, RunChange, RunRecord, RunState
 from durable.store import Store
-from tests.store.making import HOSTILE, NOW, at, by_class, commit, finished, park, started, the
+from tests.store.making import HOSTILE, NOW, at, by_class, claimed, commit, finished, park, started, the
 from tests.support.transitions import CALLS
 
 QUEUE = "durable.link:event:0123456789abcdef0123456789abcdef:order.paid"
@@ -34,6 +34,11 @@ def a_wait(wait_id: str = "w", run_id: str = "run", **values: Any) -> AwaitedEve
 
 def put(store: Store, *events: EventRecord) -> list[EventRecord]:
     return [store.put_event(each)[0] for each in events]
+
+
+def put_three(store: Store) -> list[EventRecord]:
+    """Three events with ten seconds between them."""
+    return put(store, an_event("a"), an_event("b", published_at=at(10)), an_event("c", published_at=at(20)))
 
 
 def wait(store: Store, *waits: AwaitedEvent, run_id: str = "run") -> RunRecord:
@@ -116,9 +121,7 @@ def test_a_wait_for_something_else_gets_nothing(store: Store, values: dict[str, 
 
 
 def test_what_is_due_for_a_wait(store: Store) -> None:
-    first, second, third = put(
-        store, an_event("a"), an_event("b", published_at=at(10)), an_event("c", published_at=at(20))
-    )
+    first, second, third = put_three(store)
     waits = [
         a_wait("new", after=third.number),
         a_wait("after", after=first.number),
@@ -157,9 +160,7 @@ def test_any_text_is_kept(store: Store, text: str) -> None:
 
 def test_no_event_passes_one_that_is_still_open(store: Store) -> None:
     """As when the run was locked while the first was delivered: a loop would never see it, having seen a later one."""
-    first, second, third = put(
-        store, an_event("a"), an_event("b", published_at=at(10)), an_event("c", published_at=at(20))
-    )
+    first, second, third = put_three(store)
     waits = {
         "all": a_wait("all", "all"),
         "new": a_wait("new", "new", after=second.number),
@@ -208,17 +209,14 @@ def test_an_event_stays_open_until_all_have_it(store: Store) -> None:
 
 
 def ended_by_a_pass(store: Store) -> None:
-    claimed = store.claim_run("run", now=NOW, lease_until=at(60), worker="worker")
-    assert claimed is not None
-    commit(store, claimed, changes=by_class([EventsDropped()]))
-    finished(store, claimed)
+    held = claimed(store)
+    commit(store, held, changes=by_class([EventsDropped()]))
+    finished(store, held)
 
 
 def dropped(*ids: str) -> Any:
     def drop(store: Store) -> None:
-        claimed = store.claim_run("run", now=NOW, lease_until=at(60), worker="worker")
-        assert claimed is not None
-        commit(store, claimed, changes=by_class([EventsDropped(ids)]))
+        commit(store, claimed(store), changes=by_class([EventsDropped(ids)]))
 
     return drop
 

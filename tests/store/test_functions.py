@@ -27,8 +27,7 @@ from durable.store.routines.operations import Function, read
 from durable.store.tables.rows import ENTRY, METADATA
 from tests.store.conftest import POSTGRES, SQLITE
 from tests.store.family import a_child, finish, start_children
-from tests.store.making import NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
-from tests.store.reads import rows_read
+from tests.store.making import NOW, a_message, a_run, an_entry, at, claimed, commit, park, rows_read, sent, started, the
 
 NAMES = (
     "durable_claim_3",
@@ -192,8 +191,7 @@ def test_the_usual_completion_of_a_child_is_written_by_its_own_function_and_is_t
     parent = started(postgres_store, "parent")
     start_children(postgres_store, parent, a_child("run"))
     park(postgres_store, parent, waiting_for=f"/{child_token('run')}/")
-    held = postgres_store.claim_run("run", now=NOW, lease_until=at(99), worker="w")
-    assert held is not None
+    held = claimed(postgres_store, "run")
     with CaptureQueriesContext(connections[POSTGRES]) as captured:
         with pytest.raises(LeaseLost):
             commit(postgres_store, held, fence=held.fence - 1, run=COMPLETION, parent_id="parent")

@@ -14,7 +14,6 @@ from durable.core import transitions
 from durable.core.location import child_token
 from durable.core.records import (
     ENDED,
-    Batch,
     GroupRecord,
     OnFailure,
     RunChange,
@@ -24,10 +23,19 @@ from durable.core.records import (
 from durable.models import Run
 from durable.store import Store
 from durable.store.postgres import PostgresStore
-from tests.store.family import finish
-from tests.store.group_family import GROUP, a_member, change, end, grouped, spec
-from tests.store.making import LEASE, NOW, park, started, the
-from tests.store.reads import rows_read
+from tests.store.family import (
+    GROUP,
+    a_member,
+    change,
+    end,
+    end_with,
+    finish,
+    grouped,
+    member,
+    park_for_group,
+    spec,
+)
+from tests.store.making import NOW, cancel, changed, claimed, park, rows_read, started, the
 
 
 def counts(store: Store) -> GroupRecord:
@@ -95,37 +103,33 @@ def test_the_first_failure_stops_and_wakes_the_parent_once(store: Store) -> None
     assert parent_is_due(store)
     group = counts(store)
     assert group.is_stopped
-    held = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert held is not None
+    held = claimed(store, "parent")
     change(store, held, is_read=True, is_dropped=True)
     group = counts(store)
     assert (group.completed, group.failed, group.cancelled, group.is_over) == (1, 1, 4, True)
 
 
 def test_the_end_of_the_last_open_child_of_a_group_that_is_over_wakes_the_parent(store: Store) -> None:
-    held = grouped(store, 4, on_failure=OnFailure.STOP)
+    grouped(store, 4, on_failure=OnFailure.STOP)
     end(store, 0, RunState.FAILED)
-    claimed = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert claimed is not None
-    change(store, claimed, is_read=True)
-    park(store, claimed, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+    held = claimed(store, "parent")
+    change(store, held, is_read=True)
+    park_for_group(store, held)
     for number in (3, 1):
         end(store, number, RunState.CANCELLED)
         assert not parent_is_due(store)
-        assert the(store, f"{GROUP}:2").wake_at is None
+        assert the(store, member(2)).wake_at is None
     end(store, 2, RunState.CANCELLED)
     assert parent_is_due(store)
-    assert held.id == "parent"
 
 
 def test_a_parent_that_parks_for_a_group_without_open_children_goes_on(store: Store) -> None:
     grouped(store, 2, on_failure=OnFailure.STOP)
     end(store, 0, RunState.FAILED)
     end(store, 1)
-    claimed = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert claimed is not None
-    change(store, claimed, is_read=True)
-    park(store, claimed, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+    held = claimed(store, "parent")
+    change(store, held, is_read=True)
+    park_for_group(store, held)
     assert parent_is_due(store)
 
 
@@ -133,22 +137,15 @@ def test_a_child_that_is_compensated_is_counted_again_and_its_end_wakes_the_pare
     grouped(store, 2)
     end(store, 0)
     end(store, 1)
-    claimed = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert claimed is not None
-    change(store, claimed, is_read=True)
+    held = claimed(store, "parent")
+    change(store, held, is_read=True)
     for number in (1, 0):
-        store.change(
-            f"{GROUP}:{number}",
-            lambda run, _: RunChange(run=transitions.undone_by_parent(run, now=NOW, reason="", summary="")),
-        )
+        changed(store, member(number), transitions.undone_by_parent, now=NOW, reason="", summary="")
     assert (counts(store).running, counts(store).completed) == (2, 0)
-    park(store, claimed, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+    park_for_group(store, held)
     for number in (0, 1):
         assert not parent_is_due(store)
-        held = store.claim_run(f"{GROUP}:{number}", now=NOW, lease_until=NOW + LEASE, worker="w")
-        assert held is not None
-        patch = transitions.cancel_rolled_back(held, now=NOW, summary="")
-        store.commit(Batch(run_id=held.id, fence=held.fence, now=NOW, run=patch, parent_id="parent"))
+        end_with(store, member(number), transitions.cancel_rolled_back, now=NOW, summary="")
     assert parent_is_due(store)
     assert counts(store).cancelled == 2
 
@@ -157,7 +154,7 @@ def test_a_group_that_is_settled_before_the_parent_parks(store: Store) -> None:
     held = started(store, "parent")
     change(store, held, new=spec(1), starts=[a_member(0)], created=1)
     end(store, 0)
-    park(store, held, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+    park_for_group(store, held)
     assert parent_is_due(store)
 
 
@@ -169,21 +166,16 @@ def test_a_commit_that_is_made_twice_starts_each_child_once(store: Store) -> Non
 
 
 def test_the_end_of_the_parent_cancels_those_that_run_and_those_that_wait(store: Store) -> None:
-    held = grouped(store, 5)
+    grouped(store, 5)
     end(store, 0)
-    store.change(
-        "parent", lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=NOW, reason="", summary=""))
-    )
+    cancel(store, "parent")
     group = counts(store)
     assert (group.completed, group.cancelled, group.running, group.waiting) == (1, 4, 0, 0)
-    assert held.id == "parent"
 
 
 def test_children_that_are_left_have_their_turns_after_the_end_of_the_parent(store: Store) -> None:
     grouped(store, 4, when_parent_ends=WhenParentEnds.LEAVE)
-    store.change(
-        "parent", lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=NOW, reason="", summary=""))
-    )
+    cancel(store, "parent")
     assert due(store) == [0, 1]
     end(store, 0)
     end(store, 1)
@@ -193,21 +185,21 @@ def test_children_that_are_left_have_their_turns_after_the_end_of_the_parent(sto
 
 def test_no_verb_lets_a_child_begin_before_its_turn(store: Store) -> None:
     grouped(store, 4)
-    waiting = f"{GROUP}:3"
-    store.change(waiting, lambda run, _: RunChange(run=transitions.woken(run, now=NOW)))
-    store.change(waiting, lambda run, _: RunChange(run=transitions.paused_at_once(run, summary="")))
-    store.change(waiting, lambda run, _: RunChange(run=transitions.resumed(run, now=NOW, summary="")))
+    waiting = member(3)
+    changed(store, waiting, transitions.woken, now=NOW)
+    changed(store, waiting, transitions.paused_at_once, summary="")
+    changed(store, waiting, transitions.resumed, now=NOW, summary="")
     assert due(store) == [0, 1]
     counts(store)
 
 
 def test_a_child_that_is_paused_when_its_turn_comes_keeps_it(store: Store) -> None:
     grouped(store, 3, at_once=1)
-    waiting = f"{GROUP}:1"
-    store.change(waiting, lambda run, _: RunChange(run=transitions.paused_at_once(run, summary="")))
+    waiting = member(1)
+    changed(store, waiting, transitions.paused_at_once, summary="")
     end(store, 0)
     assert due(store) == []
-    store.change(waiting, lambda run, _: RunChange(run=transitions.resumed(run, now=NOW, summary="")))
+    changed(store, waiting, transitions.resumed, now=NOW, summary="")
     assert due(store) == [1]
     end(store, 1)
     assert due(store) == [2]
@@ -216,10 +208,7 @@ def test_a_child_that_is_paused_when_its_turn_comes_keeps_it(store: Store) -> No
 def test_a_failed_child_that_is_recovered_waits_for_its_turn(store: Store) -> None:
     grouped(store, 4)
     end(store, 0, RunState.FAILED)
-    store.change(
-        f"{GROUP}:0",
-        lambda run, _: RunChange(run=transitions.recovered(run, now=NOW, generations={}, summary="")),
-    )
+    changed(store, member(0), transitions.recovered, now=NOW, generations={}, summary="")
     assert due(store) == [1, 2]
     assert counts(store).waiting == 2
     end(store, 1)
@@ -232,9 +221,8 @@ def test_cancelled_children_are_replaced(store: Store) -> None:
     end(store, 1, RunState.CANCELLED)
     end(store, 3, RunState.CANCELLED)
     [first, second] = store.members(GROUP, -1, 10, is_lost=True)
-    store.change("parent", lambda run, _: RunChange(run=transitions.woken(run, now=NOW)))
-    held = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert held is not None
+    changed(store, "parent", transitions.woken, now=NOW)
+    held = claimed(store, "parent")
     for _ in range(2):  # a commit that is made again
         starts = [a_member(1, 1), a_member(3, 1)]
         change(store, held, starts=starts, renewed=[first.run_id, second.run_id], is_continued=True)
@@ -248,9 +236,8 @@ def test_lost_children_are_taken_out_and_replaced_later(store: Store) -> None:
     end(store, 1, RunState.CANCELLED)
     end(store, 3, RunState.CANCELLED)
     lost = [each.run_id for each in store.members(GROUP, -1, 10, is_lost=True)]
-    store.change("parent", lambda run, _: RunChange(run=transitions.woken(run, now=NOW)))
-    held = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert held is not None
+    changed(store, "parent", transitions.woken, now=NOW)
+    held = claimed(store, "parent")
     for _ in range(2):  # a commit that is made again
         change(store, held, taken_out=lost)
         assert (counts(store).created, counts(store).cancelled) == (2, 0)
@@ -261,34 +248,27 @@ def test_lost_children_are_taken_out_and_replaced_later(store: Store) -> None:
         change(store, held, starts=[a_member(1, 1), a_member(3, 1)], is_replacing=True, is_continued=True)
         assert counts(store).created == 4
     assert [each.run_id for each in store.members(GROUP, -1, 10)] == [
-        f"{GROUP}:0",
+        member(0),
         f"{GROUP}:1~1",
-        f"{GROUP}:2",
+        member(2),
         f"{GROUP}:3~1",
     ]
 
 
 def test_a_child_that_was_taken_out_needs_no_turn_and_wakes_its_parent(store: Store) -> None:
-    held = grouped(store, 4, on_failure=OnFailure.STOP, at_once=1)
+    grouped(store, 4, on_failure=OnFailure.STOP, at_once=1)
     end(store, 0, RunState.CANCELLED)
-    lost = f"{GROUP}:0"
+    lost = member(0)
     before = counts(store)
     assert before.is_stopped
-    store.change("parent", lambda run, _: RunChange(run=transitions.woken(run, now=NOW)))
-    claimed = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert claimed is not None
-    held = claimed
+    changed(store, "parent", transitions.woken, now=NOW)
+    held = claimed(store, "parent")
     change(store, held, taken_out=[lost])
-    store.change(
-        lost, lambda run, _: RunChange(run=transitions.undone_by_parent(run, now=NOW, reason="anew", summary=""))
-    )
+    changed(store, lost, transitions.undone_by_parent, now=NOW, reason="anew", summary="")
     assert the(store, lost).wake_at is not None, "it waits for a turn"
     park(store, held, waiting_for=f"/{child_token(lost)}/", batch={"awaited_children": [lost]})
     assert not parent_is_due(store)
-    undone = store.claim_run(lost, now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert undone is not None
-    patch = transitions.cancel_rolled_back(undone, now=NOW, summary="")
-    store.commit(Batch(run_id=lost, fence=undone.fence, now=NOW, run=patch, parent_id="parent"))
+    end_with(store, lost, transitions.cancel_rolled_back, now=NOW, summary="")
     assert parent_is_due(store)
     assert counts(store) == replace(before, created=3, cancelled=0)
 
@@ -299,9 +279,9 @@ def test_the_commit_of_an_end_names_the_queue_of_the_child_that_begins(
 ) -> None:
     store = request.getfixturevalue(name)
     grouped(store, 5)
-    own = the(store, f"{GROUP}:0").queue
-    Run.objects.using(store.alias).filter(id=f"{GROUP}:3").update(queue="other")
-    told = [finish(store, f"{GROUP}:{number}").queues_to_notify for number in range(4)]
+    own = the(store, member(0)).queue
+    Run.objects.using(store.alias).filter(id=member(3)).update(queue="other")
+    told = [finish(store, member(number)).queues_to_notify for number in range(4)]
     assert told == [{own}, {"other"}, {own}, frozenset()]
     counts(store)
 
@@ -349,12 +329,9 @@ def test_after_whatever_happens_the_counts_equal_a_recount_and_no_place_stays_fr
         number, state = member.position - 10, member.state
         if state in (RunState.FAILED, RunState.CANCELLED):
             if state == RunState.FAILED and dice.random() < 0.4:
-                store.change(
-                    member.run_id,
-                    lambda run, _: RunChange(run=transitions.recovered(run, now=NOW, generations={}, summary="")),
-                )
+                changed(store, member.run_id, transitions.recovered, now=NOW, generations={}, summary="")
         elif state == RunState.PAUSED:
-            store.change(member.run_id, lambda run, _: RunChange(run=transitions.resumed(run, now=NOW, summary="")))
+            changed(store, member.run_id, transitions.resumed, now=NOW, summary="")
         elif state == RunState.PENDING:
             what = dice.random()
             if the(store, member.run_id).wake_at is None or what < 0.2:

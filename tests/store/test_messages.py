@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
 from durable.core.location import escape, waiting_text
-from durable.core.records import Message, MessageState, RunState
+from durable.core.records import Message, MessageState, OutgoingMessage, RunState
 from durable.store import Store
 from tests.store.making import (
     HOSTILE,
@@ -264,28 +265,24 @@ def test_a_pass_that_knows_of_the_call_parks(store: Store) -> None:
     assert the(store).wake_at == at(60)
 
 
-def test_a_run_that_sends_to_itself_parks_for_other_things(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("before", "with_it", "wake_at"),
+    [
+        ([a_message(queue="a")], [a_message(queue="b")], at(60)),
+        ([], [a_message(sent_at=at(-1))], at(-1)),
+        ([a_message()], [], NOW),
+        ([a_message(sent_at=at(20))], [], NOW),
+    ],
+    ids=["to other queues", "with the commit that parks", "before", "before, and the clock went back since"],
+)
+def test_a_run_that_parks_for_what_it_sends_to_itself_is_due(
+    store: Store, before: list[OutgoingMessage], with_it: list[OutgoingMessage], wake_at: datetime
+) -> None:
     held = started(store)
-    commit(store, held, sends=[a_message(queue="a")])
-    committed = park(store, held, waiting_for="/mail/", wake_at=at(60), batch={"sends": [a_message(queue="b")]})
-    assert the(store).wake_at == at(60)
-    assert committed.queues_to_notify == frozenset()
-
-
-def test_a_run_that_parks_for_what_it_sends_to_itself_is_due(store: Store) -> None:
-    held = started(store)
-    message = a_message(sent_at=at(-1))
-    committed = park(store, held, waiting_for="/mail/", batch={"sends": [message]})
-    assert the(store).wake_at == at(-1)
-    assert committed.queues_to_notify == {"q"}
-
-
-def test_a_run_that_parks_for_what_it_sent_to_itself_before_is_due(store: Store) -> None:
-    held = started(store)
-    commit(store, held, sends=[a_message()])
-    committed = park(store, held, waiting_for="/mail/", wake_at=at(60))
-    assert the(store).wake_at == NOW
-    assert committed.queues_to_notify == {"q"}
+    commit(store, held, sends=before)
+    committed = park(store, held, waiting_for="/mail/", wake_at=at(60), batch={"sends": with_it})
+    assert the(store).wake_at == wake_at
+    assert committed.queues_to_notify == (frozenset() if wake_at == at(60) else {"q"})
 
 
 def test_a_message_received_in_the_commit_that_parks_does_not_wake_the_run(store: Store) -> None:
@@ -321,11 +318,3 @@ def test_a_message_to_itself_from_a_run_that_ends_wakes_nothing(store: Store) ->
     park(store, held, state=RunState.FAILED, finished_at=NOW, batch={"sends": [a_message()]})
     assert the(store).wake_at is None
     assert len(store.messages("run")) == 1
-
-
-def test_a_run_that_parks_for_a_message_of_its_own_is_due_though_its_clock_went_back(store: Store) -> None:
-    held = started(store)
-    commit(store, held, sends=[a_message("run", sent_at=at(20))])
-    committed = park(store, held, waiting_for="/mail/")  # at NOW, 20 seconds before the message was sent
-    assert the(store).wake_at == NOW
-    assert committed.queues_to_notify == {"q"}

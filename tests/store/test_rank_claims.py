@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from itertools import product
+from itertools import compress
 from typing import Any
 
 import psycopg
@@ -19,10 +18,9 @@ from durable.store.base import Claimed
 from durable.store.postgres import PostgresStore
 from durable.store.sqlite import SQLiteStore
 from durable.worker.claim_bounds import ClaimBounds
-from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.actors import Race
 from tests.store.conftest import POSTGRES
-from tests.store.making import LEASE, NOW, a_new_run, at, commit, the
-from tests.store.reads import rows_read
+from tests.store.making import LEASE, NOW, a_new_run, at, commit, rows_read, the
 from tests.support.locks import other_session
 
 pytestmark = [pytest.mark.postgres]
@@ -211,30 +209,16 @@ def test_a_claim_reads_as_much_late_under_a_held_snapshot_as_early(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ORDERS)
-def test_two_starts_of_one_share(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+def test_two_starts_of_one_share(race: Race) -> None:
     """The second waits for the first, and its run comes behind those that were committed."""
-    store = postgres_store
-    for ends in product(ENDS, ENDS):
-        with connections[POSTGRES].cursor() as cursor:
-            for table in ("durable_runrank", "durable_share", "durable_lane", "durable_run"):
-                cursor.execute(f"DELETE FROM {table}")
-        start(store, ["first"], A)
-
-        def starting(name: str) -> Callable[[], None]:
-            return lambda: start(store, [name], A)
-
-        a, b = pools
-        actors = {"A": Actor(a, "A", starting("x"), ends[0]), "B": Actor(b, "B", starting("y"), ends[1])}
-        print(", ".join(play(order, actors)))
-        committed = [name for name, how in zip("xy", ends, strict=True) if how == "COMMIT"]
-        found: list[str] = []
-        while batch := claim(store, limit=1):
-            found += [run.id for run in batch]
-        assert found[0] == "first"
-        assert sorted(found[1:]) == committed
-        tags = len({the(store, name).wake_at for name in committed})
-        assert tags <= 1
+    store = race.store
+    start(store, ["first"], A)
+    race.run(lambda: start(store, ["x"], A), lambda: start(store, ["y"], A))
+    found: list[str] = []
+    while batch := claim(store, limit=1):
+        found += [run.id for run in batch]
+    assert found[0] == "first"
+    assert sorted(found[1:]) == list(compress("xy", race.commits))
 
 
 def test_a_claim_does_not_wait_for_a_start_of_the_share(postgres_store: PostgresStore, session: Any) -> None:

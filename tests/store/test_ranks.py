@@ -9,11 +9,10 @@ import pytest
 
 from durable.core import transitions
 from durable.core.limits.ranks import Ranking
-from durable.core.records import RunChange, RunRecord, RunState
+from durable.core.records import RunRecord, RunState
 from durable.store import Store
-from tests.store.family import a_child, start_children
-from tests.store.group_family import a_member, change, end, spec
-from tests.store.making import LEASE, NOW, a_message, a_new_run, at, finished, park, the
+from tests.store.family import a_child, a_member, change, end, spec, start_children
+from tests.store.making import NOW, a_message, a_new_run, at, changed, claimed, finished, park, the
 
 HIGH = Ranking(priority="high", head_start=600)
 LOW = Ranking(priority="low", head_start=-3600)
@@ -82,7 +81,7 @@ def test_no_head_start_starves_what_waits_for_longer(store: Store) -> None:
 
 
 def move(store: Store, run_id: str, queue: str, now: datetime = NOW) -> None:
-    store.change(run_id, lambda run, _: RunChange(run=transitions.requeued(run, queue=queue, now=now)))
+    changed(store, run_id, transitions.requeued, queue=queue, now=now)
 
 
 def test_a_run_takes_its_rank_to_the_queue_that_it_is_moved_to(store: Store) -> None:
@@ -267,8 +266,7 @@ def test_what_was_said_is_kept(store: Store) -> None:
 
 def test_a_run_taken_by_name_has_had_its_turn(store: Store) -> None:
     start(store, "a-0", "a-1", "a-2", ranking=share("a"))
-    run = store.claim_run("a-2", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert run is not None
+    run = claimed(store, "a-2")
     park(store, run, wake_at=at(1))
     start(store, "b-0", "b-1", ranking=share("b"), now=at(1))
     assert names(claim(store, at(1))) == ["a-0", "b-0", "a-1", "a-2", "b-1"]
@@ -313,8 +311,7 @@ def test_a_child_of_a_plain_parent_can_have_a_rank(store: Store) -> None:
 
 def test_children_of_a_map_have_the_rank_of_their_parent(store: Store) -> None:
     start(store, "parent", ranking=Ranking(priority="high", head_start=600, share="a"))
-    held = store.claim_run("parent", now=NOW, lease_until=NOW + HELD, worker="w")
-    assert held is not None
+    held = claimed(store, "parent")
     members = [a_member(number) for number in range(3)]
     change(store, held, new=spec(3), starts=members, created=3)
     ids = [run.id for run, _ in members]

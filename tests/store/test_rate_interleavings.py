@@ -1,6 +1,6 @@
 """Transactions about the rate of a limit on several connections at READ COMMITTED, in every order, and at once.
 
-Each of two transactions is a statement and an end, as in `test_interleavings`. A verb that changes a limit's rate meets
+A verb that changes a limit's rate meets
 a reservation, a park, an end and a cancel. Afterwards comes one sweep. No order may deadlock, leave an attempt to sleep
 behind its moment, or let more begin than the rate gives.
 """
@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise, product
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,17 +22,13 @@ from django.db import connections
 
 from durable.core import transitions
 from durable.core.limits.rates import LimitClosing, Rate, RateWant, from_nanoseconds, nanoseconds
-from durable.core.records import ENDED, OutgoingMessage, RunChange, RunRecord, RunState
+from durable.core.records import ENDED, RunRecord, RunState
 from durable.models import Reservation
 from durable.store import Store
 from durable.store.postgres import PostgresStore
-from tests.store.actors import ENDS, ORDERS, Pools, both
+from tests.store.actors import Race
 from tests.store.conftest import POSTGRES
-from tests.store.emptying import empty
-from tests.store.making import LEASE, NOW, at, commit, park, started, the
-from tests.store.windows import check
-from tests.store.windows import check as check_windows
-from tests.support.transitions import CALLS
+from tests.store.making import LEASE, NOW, a_message, at, cancel, check_windows, claimed, commit, park, started, the
 
 pytestmark = pytest.mark.slow
 
@@ -42,14 +39,6 @@ QUICK = Rate.of("100/s")
 API = RateWant("api", "k", 1, SECOND)
 HOUR = at(3600)
 LATER = at(10)
-TABLES = (
-    "durable_reservation",
-    "durable_ratekey",
-    "durable_ratelimit",
-    "durable_slotnote",
-    "durable_queuemessage",
-    "durable_run",
-)
 
 
 def reserve(store: PostgresStore, run: RunRecord) -> Callable[[], Any]:
@@ -84,11 +73,11 @@ VERBS: list[tuple[Verb, str | None]] = [
     (take_back, None),
     (close, None),
 ]
+each_verb = pytest.mark.parametrize(("verb", "closed"), VERBS)
 
 
 def prepared(store: PostgresStore, verb: Verb, closed: str | None) -> None:
-    """An empty store in which the rate is slow, or closed, before the verb."""
-    empty(POSTGRES, *TABLES)
+    """A store in which the rate is slow, or closed, before the verb."""
     store.declare_rate("api", QUICK if verb is take_back else SECOND)
     first = started(store, "first")
     store.reserve(first.id, first.fence, "s", replace(API, units=30), NOW)  # so that the next attempt waits for long
@@ -120,121 +109,79 @@ def check_rows(store: PostgresStore, *ids: str) -> None:
             assert run.wake_at <= max(ticket.at, NOW), "the run sleeps behind its moment"
 
 
-@pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.parametrize(("verb", "closed"), VERBS)
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_verb_and_a_reservation(
-    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
-) -> None:
-    store = postgres_store
-    for ends in product(ENDS, ENDS):
-        prepared(store, verb, closed)
-        run = started(store, "a")
-        actors = both(pools, order, ends, verb(store), reserve(store, run))
-        if ends[1] == "ROLLBACK":
-            actors["B"].outcome = reserve(store, run)()
-        park(store, run, wake_at=actors["B"].outcome.at)  # what the pass does next, with the moment that it was told
-        check_rows(store, "a")
+@each_verb
+def test_a_verb_and_a_reservation(race: Race, verb: Verb, closed: str | None) -> None:
+    store = race.store
+    prepared(store, verb, closed)
+    run = started(store, "a")
+    _, answer = race.run(verb(store), reserve(store, run))
+    if not race.b_commits:
+        answer = reserve(store, run)()
+    park(store, run, wake_at=answer.at)  # what the pass does next, with the moment that it was told
+    check_rows(store, "a")
 
 
-@pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.parametrize(("verb", "closed"), VERBS)
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_verb_and_the_commit_that_parks(
-    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
-) -> None:
-    store = postgres_store
-    for ends in product(ENDS, ENDS):
-        prepared(store, verb, closed)
-        run = started(store, "a")
-        told = store.reserve(run.id, run.fence, "s", API, NOW).at
+@each_verb
+def test_a_verb_and_the_commit_that_parks(race: Race, verb: Verb, closed: str | None) -> None:
+    store = race.store
+    prepared(store, verb, closed)
+    run = started(store, "a")
+    told = store.reserve(run.id, run.fence, "s", API, NOW).at
 
-        def parks(run: RunRecord = run, told: Any = told) -> None:
-            park(store, run, wake_at=told)
-
-        both(pools, order, ends, verb(store), parks)
-        if ends[1] == "ROLLBACK":
-            parks()
-        check_rows(store, "a")
+    parks = partial(park, store, run, wake_at=told)
+    race.run(verb(store), parks)
+    if not race.b_commits:
+        parks()
+    check_rows(store, "a")
 
 
-@pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.parametrize(("verb", "closed"), VERBS)
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_verb_and_a_message_to_a_run_that_waits(
-    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
-) -> None:
-    store = postgres_store
-    for ends in product(ENDS, ENDS):
-        prepared(store, verb, closed)
-        waiting(store, "a")
-        message = OutgoingMessage(id="m", to="a", queue="q", body="1", sent_at=NOW)
-
-        def send(message: OutgoingMessage = message) -> None:
-            store.send([message])
-
-        both(pools, order, ends, verb(store), send)
-        check_rows(store, "a")
+@each_verb
+def test_a_verb_and_a_message_to_a_run_that_waits(race: Race, verb: Verb, closed: str | None) -> None:
+    store = race.store
+    prepared(store, verb, closed)
+    waiting(store, "a")
+    race.run(verb(store), lambda: store.send([a_message("a", "q")]))
+    check_rows(store, "a")
 
 
-@pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.parametrize(("verb", "closed"), VERBS)
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_verb_and_the_end_of_a_run_that_has_a_moment(
-    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
-) -> None:
-    store = postgres_store
-    for ends in product(ENDS, ENDS):
-        prepared(store, verb, closed)
-        run = started(store, "a")
-        store.reserve(run.id, run.fence, "s", API, NOW)
-        waiting(store, "b")
-
-        def end(run: RunRecord = run) -> None:
-            commit(store, run, run=transitions.completed(run, now=NOW, output="1"))
-
-        both(pools, order, ends, verb(store), end)
-        assert (the(store, "a").state in ENDED) == (ends[1] == "COMMIT")
-        check_rows(store, "a", "b")
+@each_verb
+def test_a_verb_and_the_end_of_a_run_that_has_a_moment(race: Race, verb: Verb, closed: str | None) -> None:
+    store = race.store
+    prepared(store, verb, closed)
+    run = started(store, "a")
+    store.reserve(run.id, run.fence, "s", API, NOW)
+    waiting(store, "b")
+    patch = transitions.completed(run, now=NOW, output="1")
+    race.run(verb(store), lambda: commit(store, run, run=patch))
+    assert (the(store, "a").state in ENDED) == race.b_commits
+    check_rows(store, "a", "b")
 
 
-@pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.parametrize(("verb", "closed"), VERBS)
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_verb_and_the_cancel_of_a_run_that_waits(
-    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
-) -> None:
-    store = postgres_store
-    for ends in product(ENDS, ENDS):
-        prepared(store, verb, closed)
-        waiting(store, "a")
-        waiting(store, "b")
-
-        def cancel() -> None:
-            store.change("a", lambda run, _entries: RunChange(run=CALLS["cancelled_at_once"](run)))
-
-        both(pools, order, ends, verb(store), cancel)
-        assert (the(store, "a").state in ENDED) == (ends[1] == "COMMIT")
-        check_rows(store, "a", "b")
+@each_verb
+def test_a_verb_and_the_cancel_of_a_run_that_waits(race: Race, verb: Verb, closed: str | None) -> None:
+    store = race.store
+    prepared(store, verb, closed)
+    waiting(store, "a")
+    waiting(store, "b")
+    race.run(verb(store), lambda: cancel(store, "a"))
+    assert (the(store, "a").state in ENDED) == race.b_commits
+    check_rows(store, "a", "b")
 
 
-@pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("others", [(set_quick, open_), (set_quick, take_back), (open_, open_all), (close, open_)])
-def test_two_verbs(postgres_store: PostgresStore, pools: Pools, order: str, others: tuple[Verb, Verb]) -> None:
-    store = postgres_store
-    for ends in product(ENDS, ENDS):
-        prepared(store, others[0], "k")
-        waiting(store, "a")
-        waiting(store, "b")
-        both(pools, order, ends, others[0](store), others[1](store))
-        check_rows(store, "a", "b")
+def test_two_verbs(race: Race, others: tuple[Verb, Verb]) -> None:
+    store = race.store
+    prepared(store, others[0], "k")
+    waiting(store, "a")
+    waiting(store, "b")
+    race.run(others[0](store), others[1](store))
+    check_rows(store, "a", "b")
 
 
 def test_a_pass_that_parks_after_its_moment_was_moved_is_due_at_once(store: Store) -> None:
@@ -249,8 +196,7 @@ def test_a_pass_that_parks_after_its_moment_was_moved_is_due_at_once(store: Stor
     parked = the(store, "a")
     assert parked.wake_at is not None
     assert parked.wake_at <= LATER
-    again = store.claim_run("a", now=LATER, lease_until=LATER + LEASE, worker="w")
-    assert again is not None
+    again = claimed(store, "a", LATER)
     assert store.reserve(again.id, again.fence, "s", API, LATER).begins
 
 
@@ -341,6 +287,6 @@ def test_with_the_real_clock_no_time_has_more_than_the_rate_and_the_burst(store:
 
     together(runs, attempts)
     assert len(begun) == THREADS * ATTEMPTS
-    check(begun, 10_000_000, 3)
+    check_windows(begun, 10_000_000, 3)
     moments = sorted(each for each, _ in begun)
     assert from_nanoseconds(moments[-1]) - from_nanoseconds(moments[0]) >= timedelta(seconds=0.96)

@@ -18,8 +18,7 @@ from durable.store import Store
 from durable.store.database import DatabaseStore
 from durable.store.memory import MemoryStore
 from durable.store.tables import rates
-from tests.store.making import LEASE, NOW, a_run
-from tests.store.windows import check
+from tests.store.making import LEASE, NOW, a_run, check_windows
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +78,7 @@ def test_no_window_has_more_than_the_rate_and_the_burst(
             begun.append((moment, units))
         else:
             waiting[number, units] = moment
-    check(begun, spacing, max([burst, *(units for _, units in begun)]))
+    check_windows(begun, spacing, max([burst, *(units for _, units in begun)]))
 
 
 def forgotten(store: Store, run_id: str) -> None:

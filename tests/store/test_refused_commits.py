@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,12 +15,27 @@ from django.db import IntegrityError, OperationalError, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from psycopg.errors import SerializationFailure
 
-from durable.core.records import ActionRecord, Batch, Message, RunChange, RunState
+from durable.core.records import ActionRecord, Message, OutgoingMessage, RunChange, RunRecord, RunState
 from durable.store.postgres import PostgresStore
 from durable.store.sqlite import SQLiteStore
-from tests.store.making import NOW, a_message, a_run, an_attempt, an_entry, at, commit, park, parked, started
+from tests.store.making import (
+    NOW,
+    a_message,
+    a_run,
+    an_attempt,
+    an_entry,
+    at,
+    claimed,
+    commit,
+    park,
+    parked,
+    sent,
+    started,
+)
+from tests.support.transitions import CALLS
 
 DatabaseStore = SQLiteStore | PostgresStore
+Prepare = Callable[[DatabaseStore], Callable[[], object]]
 TABLES = (
     "durable_run",
     "durable_entry",
@@ -93,65 +108,37 @@ def an_action(verb: str) -> ActionRecord:
     return ActionRecord(action=verb, run_id="run", source="code", outcome="done", created_at=NOW)
 
 
-@dataclass(frozen=True)
-class Path:
-    """A write. `prepare` makes what it needs and returns the write, to be called once in vain and once for good."""
-
-    name: str
-    prepare: Callable[[DatabaseStore], Callable[[], object]]
-
-    def __str__(self) -> str:
-        return self.name
+def complete_message(store: DatabaseStore) -> Callable[[], object]:
+    held, message = started(store), sent(store, a_message())
+    commit(store, held, entries=[an_entry("wait")], received=[(message.id, "wait")])
+    return lambda: commit(store, held, completed=[(message.id, '"thanks"')])
 
 
-PATHS: list[Path] = []
+def receive(store: DatabaseStore) -> Callable[[], object]:
+    held, message = started(store), sent(store, a_message())
+    return lambda: commit(store, held, entries=[an_entry("wait")], received=[(message.id, "wait")])
 
 
-def path(prepare: Callable[[DatabaseStore], Callable[[], object]]) -> Callable[[DatabaseStore], Callable[[], object]]:
-    PATHS.append(Path(prepare.__name__, prepare))
-    return prepare
+def rewrite(store: DatabaseStore) -> Callable[[], object]:
+    held = started(store)
+    commit(store, held, entries=[an_entry("a", ordinal=1, output="1")])
+    return lambda: commit(store, held, entries=[an_entry("a", ordinal=1, output="2")])
 
 
-@path
-def create_one(store: DatabaseStore) -> Callable[[], object]:
-    return lambda: store.create([a_run("new")])
+def everything(store: DatabaseStore) -> Callable[[], object]:
+    held = started(store)
+    store.create([a_run("other")])
+    commit(store, held, entries=[an_entry("gone")])
+    whole: dict[str, Any] = {
+        "entries": [an_entry("a")],
+        "deleted": ["gone"],
+        "attempts": [an_attempt()],
+        "sends": [a_message("other")],
+        "run": {"summary": "x"},
+    }
+    return lambda: commit(store, held, **whole)
 
 
-@path
-def create_many(store: DatabaseStore) -> Callable[[], object]:
-    return lambda: store.create([a_run("new-1"), a_run("new-2")])
-
-
-@path
-def create_special(store: DatabaseStore) -> Callable[[], object]:
-    return lambda: store.create([a_run("new", summary="planted")])
-
-
-@path
-def send_one(store: DatabaseStore) -> Callable[[], object]:
-    parked(store, waiting_for="*")
-    message = a_message(idempotency_id="once")
-    return lambda: store.send([message])
-
-
-@path
-def send_many(store: DatabaseStore) -> Callable[[], object]:
-    parked(store, waiting_for="*")
-    messages = [a_message(), a_message()]
-    return lambda: store.send(messages)
-
-
-@path
-def change(store: DatabaseStore) -> Callable[[], object]:
-    parked(store)
-    done = an_entry("changed")
-    action = an_action("pause")
-    return lambda: store.change(
-        "run", lambda run, _: RunChange(run={"state": RunState.PAUSED}, entries=[done], action=action)
-    )
-
-
-@path
 def plant(store: DatabaseStore) -> Callable[[], object]:
     message = Message(id="planted", run_id="new", queue="mail", body='"hi"', sent_at=NOW, order=1)
 
@@ -163,148 +150,96 @@ def plant(store: DatabaseStore) -> Callable[[], object]:
     return write
 
 
-@path
-def log(store: DatabaseStore) -> Callable[[], object]:
-    action = an_action("start")
-    return lambda: store.log([action])
-
-
-@path
-def claim(store: DatabaseStore) -> Callable[[], object]:
-    store.create([a_run("a"), a_run("b")])
-    return lambda: store.claim(queue="q", now=NOW, lease_until=at(30), worker="w", limit=5)
-
-
-@path
-def claim_run(store: DatabaseStore) -> Callable[[], object]:
-    store.create([a_run()])
-    return lambda: store.claim_run("run", now=NOW, lease_until=at(30), worker="w")
-
-
-@path
-def record(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    return lambda: commit(store, held, entries=[an_entry()])
-
-
-@path
-def flush(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    return lambda: commit(store, held, entries=[an_entry("a"), an_entry("b")])
-
-
-@path
-def rewrite(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    commit(store, held, entries=[an_entry("a", ordinal=1, output="1")])
-    return lambda: commit(store, held, entries=[an_entry("a", ordinal=1, output="2")])
-
-
-@path
-def everything(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    store.create([a_run("other")])
-    commit(store, held, entries=[an_entry("gone")])
-    send = a_message("other")
-    return lambda: commit(
-        store,
-        held,
-        entries=[an_entry("a")],
-        deleted=["gone"],
-        attempts=[an_attempt()],
-        sends=[send],
-        run={"summary": "x"},
-    )
-
-
-@path
-def receive(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    message = a_message()
-    store.send([message])
-    return lambda: commit(store, held, entries=[an_entry("wait")], received=[(message.id, "wait")])
-
-
-@path
-def complete_message(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    message = a_message()
-    store.send([message])
-    commit(store, held, entries=[an_entry("wait")], received=[(message.id, "wait")])
-    return lambda: commit(store, held, completed=[(message.id, '"thanks"')])
-
-
-@path
-def park_run(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    return lambda: park(store, held, wake_at=at(60))
-
-
-@path
-def complete_run(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    patch: dict[str, Any] = {
-        "state": RunState.COMPLETED,
-        "output": '"done"',
-        "error": None,
-        "origins": [],
-        "wake_at": None,
-        "waiting_for": "",
-        "summary": "",
-        "lease_expires_at": None,
-        "worker": "",
-        "pending_request": "",
-        "diverged_at": None,
-        "finished_at": at(5),
-    }
-    return lambda: commit(store, held, run=patch)
-
-
-@path
-def renew(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    return lambda: store.renew([(held.id, held.fence)], at(90))
-
-
-@path
-def release(store: DatabaseStore) -> Callable[[], object]:
-    held = started(store)
-    return lambda: store.release([(held.id, held.fence)], at(1))
-
-
-@path
 def atomic_step(store: DatabaseStore) -> Callable[[], object]:
     held = started(store)
-    batch = Batch(run_id=held.id, fence=held.fence, now=NOW, entries=[an_entry("atomic")])
 
     def write() -> None:
         with store.transaction():
-            store.commit(batch)
+            commit(store, held, entries=[an_entry("atomic")])
 
     return write
 
 
-@pytest.mark.parametrize("each", PATHS, ids=str)
-def test_what_fails_at_commit_is_raised_and_has_no_effect(database_store: DatabaseStore, each: Path) -> None:
-    attack(database_store, each)
+def change(store: DatabaseStore) -> Callable[[], object]:
+    parked(store)
+    change = RunChange(run={"state": RunState.PAUSED}, entries=[an_entry("changed")], action=an_action("pause"))
+    return lambda: store.change("run", lambda _run, _entries: change)
 
 
-@pytest.mark.parametrize("each", PATHS, ids=str)
-def test_the_same_where_the_session_keeps_statements(postgres_store: PostgresStore, each: Path, settings: Any) -> None:
+def sending(*messages: OutgoingMessage) -> Prepare:
+    """The send of these messages to a run that waits for them."""
+
+    def prepare(store: DatabaseStore) -> Callable[[], object]:
+        parked(store, waiting_for="*")
+        return lambda: store.send(list(messages))
+
+    return prepare
+
+
+def holding(write: Callable[[DatabaseStore, RunRecord], object]) -> Prepare:
+    """A write of the worker that has the run."""
+    return lambda store: partial(write, store, started(store))
+
+
+def with_runs(write: Callable[[DatabaseStore], object], *ids: str) -> Prepare:
+    """A write to a store with these new runs."""
+
+    def prepare(store: DatabaseStore) -> Callable[[], object]:
+        store.create([a_run(each) for each in ids])
+        return partial(write, store)
+
+    return prepare
+
+
+#: Each makes what a write needs and returns the write, to be called in vain and then for good.
+PATHS: dict[str, Prepare] = {
+    "create one": with_runs(lambda store: store.create([a_run("new")])),
+    "create many": with_runs(lambda store: store.create([a_run("new-1"), a_run("new-2")])),
+    "create a special one": with_runs(lambda store: store.create([a_run("new", summary="planted")])),
+    "send one": sending(a_message(idempotency_id="once")),
+    "send many": sending(a_message(), a_message()),
+    "change": change,
+    "plant": plant,
+    "log": with_runs(lambda store: store.log([an_action("start")])),
+    "claim": with_runs(
+        lambda store: store.claim(queue="q", now=NOW, lease_until=at(30), worker="w", limit=5), "a", "b"
+    ),
+    "claim one": with_runs(lambda store: claimed(store, "run"), "run"),
+    "record": holding(lambda store, held: commit(store, held, entries=[an_entry()])),
+    "flush": holding(lambda store, held: commit(store, held, entries=[an_entry("a"), an_entry("b")])),
+    "rewrite": rewrite,
+    "everything": everything,
+    "receive": receive,
+    "complete a message": complete_message,
+    "park": holding(lambda store, held: park(store, held, wake_at=at(60))),
+    "complete": holding(lambda store, held: commit(store, held, run=CALLS["completed"](held))),
+    "renew": holding(lambda store, held: store.renew([(held.id, held.fence)], at(90))),
+    "release": holding(lambda store, held: store.release([(held.id, held.fence)], at(1))),
+    "atomic step": atomic_step,
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_what_fails_at_commit_is_raised_and_has_no_effect(database_store: DatabaseStore, name: str) -> None:
+    attack(database_store, name)
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_the_same_where_the_session_keeps_statements(postgres_store: PostgresStore, name: str, settings: Any) -> None:
     settings.DURABLE = {"PREPARED_STATEMENTS": True}
     _use_often(postgres_store)
-    attack(postgres_store, each)
+    attack(postgres_store, name)
 
 
-@pytest.mark.parametrize("each", PATHS, ids=str)
-def test_the_same_with_a_wrapper_of_statements(postgres_store: PostgresStore, each: Path) -> None:
+@pytest.mark.parametrize("name", PATHS)
+def test_the_same_with_a_wrapper_of_statements(postgres_store: PostgresStore, name: str) -> None:
     with CaptureQueriesContext(connections[postgres_store.alias]):
-        attack(postgres_store, each)
+        attack(postgres_store, name)
 
 
-def attack(store: DatabaseStore, each: Path) -> None:
+def attack(store: DatabaseStore, name: str) -> None:
     """Write in vain, twice, then for good."""
-    write = each.prepare(store)
+    write = PATHS[name](store)
     before = contents(store.alias)
     with refusing_commits(store.alias):
         for _ in range(2):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,15 +15,30 @@ from durable.core.control_flow import LeaseLost
 from durable.core.errors import UnknownLimitError
 from durable.core.limits.slot_records import Admission, SlotChange, SlotKind, SlotWant
 from durable.core.records import Hold, HoldKind, RunChange, RunRecord, RunState
-from durable.core.summary import Summary, SummaryKind
 from durable.models import Run
 from durable.store import Store, sessions
 from durable.store.postgres import PostgresStore, sql_functions
 from tests.store.conftest import POSTGRES
 from tests.store.family import a_child
-from tests.store.making import LEASE, NOW, a_failure, an_entry, at, commit, finished, park, started, the
+from tests.store.making import (
+    LEASE,
+    NOW,
+    a_failure,
+    an_entry,
+    at,
+    cancel,
+    changed,
+    claimed,
+    commit,
+    finished,
+    park,
+    started,
+    the,
+)
+from tests.support.transitions import CALLS
 
 GPU = SlotWant("gpu", "", SlotKind.STEP, 2)
+X, Y = SlotWant("x", "", SlotKind.STEP, 1), SlotWant("y", "", SlotKind.STEP, 1)
 
 
 def take(store: Store, run: RunRecord, *wants: SlotWant, location: str = "a") -> Admission:
@@ -44,12 +59,6 @@ def give_up(store: Store, run: RunRecord, *locations: str) -> frozenset[str]:
 
 def holders(store: Store, *ids: str) -> list[str]:
     return sorted(each.run_id for each in store.slots(ids) if each.is_held)
-
-
-def claimed(store: Store, run_id: str) -> RunRecord:
-    held = store.claim_run(run_id, now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert held is not None
-    return held
 
 
 def runs(store: Store, ids: str, queue: str = "q") -> list[RunRecord]:
@@ -126,14 +135,7 @@ def test_an_end_outside_a_pass_is_handed_on_by_the_sweep(store: Store, state: Ru
     take(store, one, want, location="")
     wait(store, two, want, location="")
     park(store, one, state=state)
-    store.change(
-        "a",
-        lambda run, _entries: RunChange(
-            run=transitions.cancelled_at_once(
-                run, now=NOW, reason="", summary=Summary(SummaryKind.CANCELLED, reason="")
-            )
-        ),
-    )
+    cancel(store, "a")
     assert holders(store, "a") == []
     queues, number = store.sweep_slots(at(1), 10)
     assert (queues, number) == (frozenset({"q"}), 1)
@@ -153,10 +155,9 @@ def test_a_run_that_parks_gives_up_what_it_holds_while_it_runs(store: Store) -> 
 
 def test_a_run_that_parks_gives_up_what_it_holds_for_steps_that_it_does_not_wait_for(store: Store) -> None:
     one, two = runs(store, "ab")
-    lost, awaited = SlotWant("x", "", SlotKind.STEP, 1), SlotWant("y", "", SlotKind.STEP, 1)
-    take(store, one, lost, location="lost")
-    take(store, one, awaited, location="awaited")
-    wait(store, two, lost)
+    take(store, one, X, location="lost")
+    take(store, one, Y, location="awaited")
+    wait(store, two, X)
     park(store, one, batch={"slots": SlotChange(is_left=True, awaited=["awaited"])})
     assert [(each.run_id, each.limit) for each in store.slots(["a", "b"])] == [("a", "y"), ("b", "x")]
     assert holders(store, "a", "b") == ["a", "b"]
@@ -164,10 +165,9 @@ def test_a_run_that_parks_gives_up_what_it_holds_for_steps_that_it_does_not_wait
 
 def test_a_run_that_sleeps_with_a_slot_that_is_for_its_passes_gives_it_up_and_goes_on(store: Store) -> None:
     one, two, three = runs(store, "abc")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want, location="forgotten")
-    wait(store, one, want, location="next")  # for what it holds itself
-    wait(store, two, want)
+    take(store, one, X, location="forgotten")
+    wait(store, one, X, location="next")  # for what it holds itself
+    wait(store, two, X)
     take(store, three, SlotWant("y", "", SlotKind.OPEN, 1), location="")
     park(store, three)
     assert store.give_up_idle_slots(at(59), 10) == []
@@ -190,17 +190,15 @@ def test_a_run_that_is_paused_before_it_uses_its_slot_gives_it_up(store: Store, 
     wait(store, two, want)
     wait(store, three, want)
     give_up(store, one)
-    paused = Summary(SummaryKind.PAUSED)
-    store.change("b", lambda run, _entries: RunChange(run=transitions.paused_at_once(run, summary=paused)))
+    changed(store, "b", transitions.paused_at_once, summary="paused")
     store.sweep_slots(NOW, 10)
     assert holders(store, *"abc") == ["b" if kind is SlotKind.OPEN else "c"]
 
 
 def test_a_slot_that_came_before_the_park_makes_the_run_due(store: Store) -> None:
     one, two = runs(store, "ab")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    assert not take(store, two, want).is_granted
+    take(store, one, X)
+    assert not take(store, two, X).is_granted
     assert give_up(store, one) == frozenset(), "a worker has the run"
     answer = park(store, two, batch={"slots": SlotChange(awaited=["a"])})
     assert answer.queues_to_notify == {"q"}
@@ -209,27 +207,23 @@ def test_a_slot_that_came_before_the_park_makes_the_run_due(store: Store) -> Non
 
 def test_a_run_whose_lease_ends_at_this_moment_is_free(store: Store) -> None:
     one, two = runs(store, "ab")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    assert not take(store, two, want).is_granted
+    take(store, one, X)
+    assert not take(store, two, X).is_granted
     given_up = commit(store, one, now=NOW + LEASE, slots=SlotChange(released=["a"]))
     assert given_up.queues_to_notify == {"q"}
 
 
 def test_a_paused_run_keeps_its_place_and_is_passed_by(store: Store) -> None:
     one, two, three = runs(store, "abc")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    wait(store, two, want)
-    wait(store, three, want)
-    paused = Summary(SummaryKind.PAUSED)
-    store.change("b", lambda run, _entries: RunChange(run=transitions.paused_at_once(run, summary=paused)))
+    take(store, one, X)
+    wait(store, two, X)
+    wait(store, three, X)
+    changed(store, "b", transitions.paused_at_once, summary="paused")
     give_up(store, one)
     assert holders(store, *"abc") == ["c"]
-    resumed = Summary(SummaryKind.RESUMED)
-    store.change("b", lambda run, _entries: RunChange(run=transitions.resumed(run, now=NOW, summary=resumed)))
-    wait(store, one, want)
-    assert take(store, claimed(store, "b"), want).place == 1
+    changed(store, "b", transitions.resumed, now=NOW, summary="resumed")
+    wait(store, one, X)
+    assert take(store, claimed(store, "b"), X).place == 1
     give_up(store, claimed(store, "c"))
     assert holders(store, *"abc") == ["b"]
 
@@ -241,59 +235,47 @@ def paused(store: Store, queue: str) -> None:
 def test_a_run_of_a_paused_queue_keeps_its_place_and_is_passed_by(store: Store) -> None:
     one, three = runs(store, "ac")
     [two] = runs(store, "b", queue="other")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    wait(store, two, want)
-    wait(store, three, want)
+    take(store, one, X)
+    wait(store, two, X)
+    wait(store, three, X)
     paused(store, "other")
     give_up(store, one)
     assert holders(store, *"abc") == ["c"]
-    wait(store, one, want)
+    wait(store, one, X)
     assert store.lift(HoldKind.QUEUE, "other")
     give_up(store, claimed(store, "c"))
     assert holders(store, *"abc") == ["b"]
     assert the(store, "b").wake_at == NOW
 
 
-def pass_by_a_paused_queue(store: Store) -> None:
-    """The run b of a paused queue waits for a slot that is free, and is passed by."""
+@pytest.mark.parametrize("how", ["its queue is resumed", "it leaves the queue"])
+def test_a_free_slot_goes_to_the_run_that_was_passed_by_in_a_paused_queue(store: Store, how: str) -> None:
     [one] = runs(store, "a")
     [two] = runs(store, "b", queue="other")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    wait(store, two, want)
+    take(store, one, X)
+    wait(store, two, X)
     paused(store, "other")
     give_up(store, one)
     store.sweep_slots(NOW, 100)
     assert holders(store, *"ab") == []
-
-
-def test_a_free_slot_goes_to_the_run_that_was_passed_by_when_its_queue_is_resumed(store: Store) -> None:
-    pass_by_a_paused_queue(store)
-    assert store.lift(HoldKind.QUEUE, "other")
+    if how == "its queue is resumed":
+        assert store.lift(HoldKind.QUEUE, "other")
+    else:
+        move(store, "b", "q")
     queues, _ = store.sweep_slots(NOW, 100)
-    assert queues == {"other"}
+    assert queues == {"other" if how == "its queue is resumed" else "q"}
     assert holders(store, *"ab") == ["b"]
 
 
 def move(store: Store, run_id: str, queue: str) -> None:
-    store.change(run_id, lambda run, _: RunChange(run=transitions.requeued(run, queue=queue, now=NOW)))
-
-
-def test_a_free_slot_goes_to_the_run_that_was_passed_by_when_it_leaves_the_paused_queue(store: Store) -> None:
-    pass_by_a_paused_queue(store)
-    move(store, "b", "q")
-    queues, _ = store.sweep_slots(NOW, 100)
-    assert queues == {"q"}
-    assert holders(store, *"ab") == ["b"]
+    changed(store, run_id, transitions.requeued, queue=queue, now=NOW)
 
 
 def test_a_slot_that_is_on_its_way_to_a_run_goes_to_others_when_the_run_comes_to_a_paused_queue(store: Store) -> None:
     one, two, three = runs(store, "abc")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    wait(store, two, want)
-    wait(store, three, want)
+    take(store, one, X)
+    wait(store, two, X)
+    wait(store, three, X)
     paused(store, "other")
     give_up(store, one)
     assert holders(store, *"abc") == ["b"]
@@ -335,10 +317,9 @@ def given_while_under_way(store: Store) -> RunRecord:
     """A run of a queue that was paused while a worker had it, with a slot that it waited for; another one waits."""
     one, three = runs(store, "ac")
     [two] = runs(store, "b", queue="other")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    assert not take(store, two, want).is_granted
-    wait(store, three, want)
+    take(store, one, X)
+    assert not take(store, two, X).is_granted
+    wait(store, three, X)
     give_up(store, one)
     paused(store, "other")
     store.sweep_slots(NOW, 100)
@@ -367,25 +348,23 @@ def test_a_slot_of_a_pass_that_ends_in_a_paused_queue_goes_to_others(store: Stor
 def test_a_pass_under_way_keeps_its_slot_when_its_queue_is_paused(store: Store) -> None:
     [one] = runs(store, "a", queue="other")
     [two] = runs(store, "b")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    wait(store, two, want)
+    take(store, one, X)
+    wait(store, two, X)
     paused(store, "other")
     store.sweep_slots(NOW, 100)
     assert holders(store, *"ab") == ["a"]
 
 
 def test_several_limits_are_taken_together_or_not_at_all(store: Store) -> None:
-    both = [SlotWant("x", "", SlotKind.STEP, 1), SlotWant("y", "", SlotKind.STEP, 1)]
     one, two, three, four = runs(store, "abcd")
-    take(store, one, both[1])
-    answer = wait(store, two, *both)
+    take(store, one, Y)
+    answer = wait(store, two, X, Y)
     assert answer.limit == "y"
     assert holders(store, "b") == []
-    assert take(store, three, both[0]).is_granted, "the one that waits for both holds none"
+    assert take(store, three, X).is_granted, "the one that waits for both holds none"
     give_up(store, one)
     assert holders(store, "b") == [], "now the other one is full, and it waits there"
-    assert take(store, four, both[1]).is_granted
+    assert take(store, four, Y).is_granted
     give_up(store, three)
     assert holders(store, "b") == []
     give_up(store, four)
@@ -421,9 +400,8 @@ def test_code_that_wants_another_key_gives_up_the_first(store: Store) -> None:
 
 def test_deleted_records_give_up_their_slots(store: Store) -> None:
     one, two = runs(store, "ab")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    wait(store, two, want)
+    take(store, one, X)
+    wait(store, two, X)
     park(store, one)
     wake = RunChange(run=transitions.woken(the(store, "a"), now=NOW), deleted=["a"])
     store.change("a", lambda _run, _entries: wake)
@@ -433,16 +411,11 @@ def test_deleted_records_give_up_their_slots(store: Store) -> None:
 
 def test_a_crashed_run_keeps_its_slot_and_its_place(store: Store) -> None:
     one, two, three = runs(store, "abc")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    assert take(store, two, want).place == 1
-    assert take(store, three, want).place == 2
-    again: Sequence[RunRecord] = [
-        held
-        for each in "cb"
-        if (held := store.claim_run(each, now=at(60), lease_until=at(90), worker="w2")) is not None
-    ]
-    assert [take(store, each, want).place for each in again] == [2, 1]
+    take(store, one, X)
+    assert take(store, two, X).place == 1
+    assert take(store, three, X).place == 2
+    again = [claimed(store, each, at(60)) for each in "cb"]
+    assert [take(store, each, X).place for each in again] == [2, 1]
     assert holders(store, *"abc") == ["a"]
     finished(store, one)
     store.sweep_slots(at(60), 10)
@@ -451,8 +424,8 @@ def test_a_crashed_run_keeps_its_slot_and_its_place(store: Store) -> None:
 
 def test_the_code_declares_another_number(store: Store) -> None:
     one, two = runs(store, "ab")
-    take(store, one, SlotWant("x", "", SlotKind.STEP, 1))
-    wait(store, two, SlotWant("x", "", SlotKind.STEP, 1))
+    take(store, one, X)
+    wait(store, two, X)
     assert not store.declare_limit("x", 1)
     assert store.declare_limit("x", 2)
     assert store.sweep_slots(NOW, 10)[0] == {"q"}
@@ -490,22 +463,22 @@ class TestOnPostgres:
         *others, last = runs(postgres_store, "abcd"[: before + 1])
         for each in others:
             take(postgres_store, each)
-        given = [last.id, str(last.fence), "a", '[["gpu", "", "step", 2]]', NOW.isoformat(), str(is_alone)]
-        with transaction.atomic(using=POSTGRES), connections[POSTGRES].cursor() as cursor:
-            cursor.execute("SET LOCAL synchronous_commit TO on")
-            _, _, line, _ = sql_functions.ACQUIRE(POSTGRES, given)
-            assert line is not None
-            cursor.execute("SHOW synchronous_commit")
-            assert cursor.fetchone() == ("off" if is_alone else "on",)
+        has_place, disk = self.acquired(last, is_alone)
+        assert (has_place, disk) == (True, "off" if is_alone else "on")
 
     def test_a_slot_waits_for_the_disk(self, postgres_store: PostgresStore) -> None:
-        (one,) = runs(postgres_store, "a")
+        [one] = runs(postgres_store, "a")
+        assert self.acquired(one, is_alone=True) == (False, "on")
+
+    def acquired(self, run: RunRecord, is_alone: bool) -> tuple[bool, str]:
+        """Whether the run has a place in the line, and whether its commit waits for the disk."""
+        given = [run.id, str(run.fence), "a", '[["gpu", "", "step", 2]]', NOW.isoformat(), str(is_alone)]
         with transaction.atomic(using=POSTGRES), connections[POSTGRES].cursor() as cursor:
             cursor.execute("SET LOCAL synchronous_commit TO on")
-            given = [one.id, str(one.fence), "a", '[["gpu", "", "step", 2]]', NOW.isoformat(), "true"]
-            assert sql_functions.ACQUIRE(POSTGRES, given)[2] is None
+            line = sql_functions.ACQUIRE(POSTGRES, given)[2]
             cursor.execute("SHOW synchronous_commit")
-            assert cursor.fetchone() == ("on",)
+            [disk] = cursor.fetchone()
+        return line is not None, disk
 
     def test_a_run_that_is_paused_before_it_learns_of_its_slot_is_not_woken(
         self, postgres_store: PostgresStore
@@ -518,8 +491,7 @@ class TestOnPostgres:
             Run.objects.using(POSTGRES).select_for_update().get(id="b")
             assert other.submit(give_up, postgres_store, one).result(60) == frozenset()
             other.submit(connections.close_all).result(60)
-        paused = Summary(SummaryKind.PAUSED)
-        postgres_store.change("b", lambda run, _entries: RunChange(run=transitions.paused_at_once(run, summary=paused)))
+            changed(postgres_store, "b", transitions.paused_at_once, summary="paused")
         queues, _ = postgres_store.sweep_slots(NOW, 10)
         assert (queues, the(postgres_store, "b").wake_at, holders(postgres_store, "b")) == (frozenset(), None, ["b"])
 
@@ -537,10 +509,7 @@ PARTS: dict[str, Callable[[RunRecord], dict[str, Any]]] = {
     "complete": lambda held: {"run": transitions.completed(held, now=NOW, output="1")},
     "complete a child": lambda held: {"run": transitions.completed(held, now=NOW, output="1"), "parent_id": "parent"},
     "commit": lambda _: {"run": {"waiting_for": "x", "summary": ""}, "entries": [an_entry("b")]},
-    "fail": lambda held: {
-        "run": {"state": RunState.FAILED, "wake_at": None, "lease_expires_at": None, "finished_at": NOW},
-        "failure": a_failure(held.id),
-    },
+    "fail": lambda held: {"run": CALLS["failed"](held), "failure": a_failure(held.id)},
     "children": lambda held: {"starts": (a_child("child", held.id),)},
 }
 
@@ -551,10 +520,6 @@ def holding(store: PostgresStore) -> tuple[RunRecord, RunRecord]:
     assert store.acquire("first", first.fence, "it's / here", [ONE], NOW).is_granted
     assert not store.acquire("second", second.fence, "x", [ONE], NOW).is_granted
     return first, second
-
-
-def holders_of(store: PostgresStore) -> list[str]:
-    return [each.run_id for each in store.slots(["first", "second"]) if each.is_held]
 
 
 @pytest.mark.parametrize("parts", PARTS)
@@ -568,7 +533,7 @@ def test_the_slot_is_handed_on_in_the_statement(postgres_store: PostgresStore, p
         assert len(queries) == 1, [each["sql"] for each in queries.captured_queries]
     else:
         commit(postgres_store, first, **given)
-    assert holders_of(postgres_store) == ["second"]
+    assert holders(postgres_store, "first", "second") == ["second"]
 
 
 @pytest.mark.parametrize("parts", PARTS)
@@ -578,15 +543,14 @@ def test_a_session_with_leftovers_does_it_too(postgres_store: PostgresStore, par
         with connections[postgres_store.alias].cursor() as cursor:
             cursor.execute("SET work_mem = '5MB'")
         commit(postgres_store, first, **PARTS[parts](first), slots=GIVEN_UP)
-    assert holders_of(postgres_store) == ["second"]
+    assert holders(postgres_store, "first", "second") == ["second"]
 
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_an_older_fence_gives_up_nothing(postgres_store: PostgresStore, parts: str) -> None:
     first, _ = holding(postgres_store)
-    newer = postgres_store.claim_run("first", now=at(9_999), lease_until=at(9_999) + LEASE, worker="other")
-    assert newer is not None
+    newer = claimed(postgres_store, "first", at(9_999))
     assert newer.fence > first.fence
     with pytest.raises(LeaseLost):
         commit(postgres_store, first, **PARTS[parts](first), slots=GIVEN_UP)
-    assert holders_of(postgres_store) == ["first"]
+    assert holders(postgres_store, "first", "second") == ["first"]
