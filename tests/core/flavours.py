@@ -49,9 +49,14 @@ class Flavour:
         return later
 
 
-def both_flavours(name: str, body: Body) -> tuple[Any, Any]:
-    """Define the synchronous and the async workflow of one text."""
-    return workflow(name=name)(_plain(body)), workflow(name=f"{name}.async")(body)
+def declared(name: str) -> Callable[[Callable[..., Coroutine[Any, Any, Any]]], tuple[Any, Any]]:
+    """Declare two workflows of one text: the synchronous one, and the asynchronous one as `name`_async."""
+
+    def declare(body: Callable[..., Coroutine[Any, Any, Any]]) -> tuple[Any, Any]:
+        plain, asynchronous = Flavour("sync")(body), Flavour("async")(body)
+        return workflow(name=name)(plain), workflow(name=f"{name}_async")(asynchronous)
+
+    return declare
 
 
 def _plain(body: Body) -> Callable[..., Any]:

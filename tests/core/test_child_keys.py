@@ -16,7 +16,7 @@ from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
-from tests.core.flavours import both_flavours
+from tests.core.flavours import declared
 from tests.support.errors import check_failed
 
 CALLS: list[Any] = []
@@ -51,7 +51,7 @@ async def calling(ctx: Any, name: str = "a", seconds: float = 0, how: Any = None
     return await ctx.child("label", sync.using(key="k", if_open=how), name, seconds)
 
 
-calls, acalls = both_flavours("child_keys.calls", calling)
+calls, acalls = declared("child_keys.calls")(calling)
 both = pytest.mark.parametrize("parent", [calls, acalls], ids=["sync", "async"])
 
 
@@ -353,7 +353,7 @@ async def calling_late(ctx: Any, with_rollback: bool) -> Any:
     return await ctx.child("label", child)
 
 
-late_calls, late_acalls = both_flavours("late_starts.calls", calling_late)
+late_calls, late_acalls = declared("late_starts.calls")(calling_late)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from durable import Context, Continue, CriticalError, RollbackContext, get_run, workflow
 from durable.core.errors import ErrorInfo
 from durable.testing import Harness
-from tests.core.flavours import both_flavours
+from tests.core.flavours import declared
 
 DONE: list[str] = []
 FAIL: set[str] = set()
@@ -68,7 +68,7 @@ async def of_a_family(ctx: Any, end: str = "fail", seconds: float = 0) -> Any:
     return await ctx.step("end", do, "end")
 
 
-family, afamily = both_flavours("undone.family", of_a_family)
+family, afamily = declared("undone.family")(of_a_family)
 both = pytest.mark.parametrize("parent", [family, afamily], ids=["sync", "async"])
 ORDER = ["undo after", "undo b 2", "undo b 1", "undo between", "undo a 2", "undo a 1", "undo before"]
 

@@ -11,7 +11,7 @@ from durable import ANY, Break, Context, Continue, CriticalError, get_run, workf
 from durable.errors import ChildFailedError, ChildTimeoutError, ReplayRefusedError, RunConflictError
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
-from tests.core.flavours import Flavour, both_flavours
+from tests.core.flavours import Flavour, declared
 from tests.support.errors import check_failed
 
 CALLS: list[Any] = []
@@ -50,8 +50,8 @@ async def starting(ctx: Any, seconds: float = 0, limit: float | None = None) -> 
     return mine, child.id, await child.result("mail sent", timeout=limit)
 
 
-calls, acalls = both_flavours("children.calls", calling)
-starts, astarts = both_flavours("children.starts", starting)
+calls, acalls = declared("children.calls")(calling)
+starts, astarts = declared("children.starts")(starting)
 both_calls = pytest.mark.parametrize("parent", [calls, acalls], ids=["sync", "async"])
 both_starts = pytest.mark.parametrize("parent", [starts, astarts], ids=["sync", "async"])
 
@@ -645,7 +645,7 @@ async def looping(ctx: Any, rounds: int = 6, when: str = "cancel") -> Any:
     return done
 
 
-loops, aloops = both_flavours("children.loops", looping)
+loops, aloops = declared("children.loops")(looping)
 both_loops = pytest.mark.parametrize("parent", [loops, aloops], ids=["sync", "async"])
 FIRST = [f"p:l:~{number}:mail" for number in range(7)]
 

@@ -11,7 +11,7 @@ from durable.core.children import maps
 from durable.core.location import escape
 from durable.errors import MapError
 from durable.testing import Harness
-from tests.core.flavours import both_flavours
+from tests.core.flavours import declared
 from tests.support.errors import check_failed
 
 CALLS: list[Any] = []
@@ -53,7 +53,7 @@ async def mapping(
     return _shown(await ctx.map("bills", one, inputs, at_once=at_once, on_failure=on_failure))
 
 
-all_of, aall_of = both_flavours("maps.all", mapping)
+all_of, aall_of = declared("maps.all")(mapping)
 both = pytest.mark.parametrize("parent", [all_of, aall_of], ids=["sync", "async"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from durable import AsyncContext, Context, Limit, get_run, runtime, workflow
 from durable.errors import DeadlockError
 from durable.testing import Harness
-from tests.support.stores import in_force, settle
+from tests.support.stores import settle
 
 pytestmark = pytest.mark.django_db
 
@@ -67,18 +66,6 @@ def passing_parent(ctx: Context, name: str, kind: str, of: str) -> Any:
     return ctx.child("label", LEAVES[kind], of)
 
 
-@pytest.fixture(params=["memory", "database"])
-def store(request: pytest.FixtureRequest) -> Iterator[str]:
-    with Harness() if request.param == "memory" else in_force():
-        yield request.param
-
-
-@pytest.fixture
-def h() -> Iterator[Harness]:
-    with Harness() as harness:
-        yield harness
-
-
 def failure(run_id: str) -> tuple[str, str]:
     run = get_run(run_id)
     assert (run.state, run.error is not None) == ("failed", True)
@@ -94,7 +81,7 @@ CHAIN = {
 
 @pytest.mark.parametrize("kind", ["leaf", "passing"])
 @pytest.mark.parametrize("tree", [parent, above], ids=["parent", "grandparent"])
-def test_a_child_that_could_never_begin_is_refused_at_its_start(store: str, tree: Any, kind: str) -> None:
+def test_a_child_that_could_never_begin_is_refused_at_its_start(engine: str, tree: Any, kind: str) -> None:
     run = tree.using(id="p").start("a", kind, "a")
     settle()
     at = "p" if tree is parent else "p:between"
@@ -108,7 +95,7 @@ def test_a_child_that_could_never_begin_is_refused_at_its_start(store: str, tree
 
 
 @pytest.mark.parametrize("tree", [parent, above], ids=["parent", "grandparent"])
-def test_a_step_that_could_never_begin_is_refused(store: str, tree: Any) -> None:
+def test_a_step_that_could_never_begin_is_refused(engine: str, tree: Any) -> None:
     tree.using(id="p").start("a", "steps", "a")
     settle()
     last = "p:label" if tree is parent else "p:between:label"
@@ -128,7 +115,7 @@ def test_another_key_is_no_deadlock(h: Harness, tree: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LEAVES)
-def test_what_a_parent_holds_while_it_runs_is_free_when_it_parks(store: str, kind: str) -> None:
+def test_what_a_parent_holds_while_it_runs_is_free_when_it_parks(engine: str, kind: str) -> None:
     run = passing_parent.using(id="p").start("a", kind, "a")
     settle()
     assert (run.state, run.output) == ("completed", "a")
@@ -172,7 +159,7 @@ def test_a_recovery_tries_again(h: Harness) -> None:
     assert h.finish(run).output == "a"
 
 
-def test_a_start_alone_is_no_deadlock_and_its_result_is(store: str) -> None:
+def test_a_start_alone_is_no_deadlock_and_its_result_is(engine: str) -> None:
     @workflow(name="deadlocks.starts", limit=OPEN)
     def starts(ctx: Context, name: str, waits: bool) -> str:
         child = ctx.start_child("later", leaf.using(when_parent_ends="leave"), name)
@@ -215,7 +202,7 @@ def test_a_wait_for_a_child_whose_step_stands_in_line(h: Harness) -> None:
 
 
 @pytest.mark.parametrize("generations", [1, 2, 3])
-def test_all_slots_of_a_limit(store: str, generations: int) -> None:
+def test_all_slots_of_a_limit(engine: str, generations: int) -> None:
     @workflow(name="deadlocks.nested", limit=TWO)
     def nested(ctx: Context, left: int) -> str:
         return ctx.child("next", nested, left - 1) if left else "bottom"
@@ -231,7 +218,7 @@ def test_all_slots_of_a_limit(store: str, generations: int) -> None:
 
 
 @pytest.mark.parametrize("hold", ["open", "running"])
-def test_a_step_that_waits_for_its_own_run(store: str, hold: Any) -> None:
+def test_a_step_that_waits_for_its_own_run(engine: str, hold: Any) -> None:
     @workflow(name="deadlocks.own", limit=Limit("deadlocks-own", at_once=1, hold=hold))
     def own(ctx: Context) -> Any:
         found = ctx.try_step("work", str, "a", limit="deadlocks-own")

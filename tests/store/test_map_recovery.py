@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, CriticalError, runtime, workflow
+from durable import Context, CriticalError, runtime, workflow
 from durable.core.children import maps
 from durable.core.control_flow import PassAborted
 from durable.execution.environment import Eviction
@@ -21,6 +21,7 @@ from durable.models import OperatorAction, Run
 from durable.runtime import Runtime
 from durable.store import families
 from durable.testing import Harness
+from tests.core.flavours import declared
 from tests.support.stores import in_force, passed, settle
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
@@ -34,12 +35,6 @@ FAIL: set[int] = set()
 def fresh() -> None:
     CALLS.clear()
     FAIL.clear()
-
-
-@pytest.fixture(params=["memory", "database"])
-def store(request: pytest.FixtureRequest) -> Iterator[str]:
-    with Harness() if request.param == "memory" else in_force():
-        yield request.param
 
 
 def work(number: int) -> int:
@@ -59,15 +54,13 @@ def between(ctx: Context, number: int) -> int:
     return ctx.child("one", one, number)
 
 
-@workflow(name="maprecovery.stop")
-def stops(ctx: Context, count: int, at_once: int | None = None) -> Any:
-    return sum(ctx.map("bills", one, [(number,) for number in range(count)], at_once=at_once).outputs)
-
-
-@workflow(name="maprecovery.astop")
-async def astops(ctx: AsyncContext, count: int, at_once: int | None = None) -> Any:
+@declared("maprecovery.stop")
+async def parents(ctx: Any, count: int, at_once: int | None = None) -> Any:
     result = await ctx.map("bills", one, [(number,) for number in range(count)], at_once=at_once)
     return sum(result.outputs)
+
+
+stops, _ = parents
 
 
 @workflow(name="maprecovery.nested")
@@ -75,7 +68,7 @@ def nested(ctx: Context, count: int) -> Any:
     return sum(ctx.map("bills", between, [(number,) for number in range(count)]).outputs)
 
 
-both = pytest.mark.parametrize("parent", [stops, astops], ids=["sync", "async"])
+both = pytest.mark.parametrize("parent", parents, ids=["sync", "async"])
 
 
 def all_fail(parent: Any, *args: Any, count: int = COUNT) -> Any:
@@ -110,20 +103,19 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @both
-def test_all_failed_children_are_recovered_once(parent: Any) -> None:
-    with Harness():
-        run = all_fail(parent)
-        run.recover()
-        assert in_states(run) == {"pending": 100, "failed": COUNT - 100}
-        settle()
-        assert run.state == "completed"
-        assert run.result() == sum(range(COUNT))
-        assert sorted(CALLS) == list(range(COUNT))
+def test_all_failed_children_are_recovered_once(h: Harness, parent: Any) -> None:
+    run = all_fail(parent)
+    run.recover()
+    assert in_states(run) == {"pending": 100, "failed": COUNT - 100}
+    settle()
+    assert run.state == "completed"
+    assert run.result() == sum(range(COUNT))
+    assert sorted(CALLS) == list(range(COUNT))
 
 
 @both
 @pytest.mark.usefixtures("small")
-def test_children_that_are_recovered_have_their_turns(store: str, parent: Any) -> None:
+def test_children_that_are_recovered_have_their_turns(engine: str, parent: Any) -> None:
     run = all_fail(parent, None, count=9)
     run.recover()
     settle()
@@ -131,7 +123,7 @@ def test_children_that_are_recovered_have_their_turns(store: str, parent: Any) -
 
 
 @pytest.mark.usefixtures("small")
-def test_failed_children_of_failed_children_are_recovered_first(store: str) -> None:
+def test_failed_children_of_failed_children_are_recovered_first(engine: str) -> None:
     run = all_fail(nested, count=9)
     run.recover()
     settle()
@@ -141,7 +133,7 @@ def test_failed_children_of_failed_children_are_recovered_first(store: str) -> N
 
 @both
 @pytest.mark.usefixtures("small")
-def test_children_that_fail_again_fail_their_parent_again(store: str, parent: Any) -> None:
+def test_children_that_fail_again_fail_their_parent_again(engine: str, parent: Any) -> None:
     run = all_fail(parent, count=9)
     FAIL.add(8)
     run.recover()
@@ -154,7 +146,7 @@ def test_children_that_fail_again_fail_their_parent_again(store: str, parent: An
 
 
 @pytest.mark.usefixtures("small")
-def test_whenever_the_worker_dies_the_next_one_goes_on(store: str) -> None:
+def test_whenever_the_worker_dies_the_next_one_goes_on(engine: str) -> None:
     at = runtime.current()
     for die_at in range(1, 8):
         run = stops.using(id=f"p{die_at}").start(9)
@@ -213,7 +205,7 @@ def test_the_run_says_how_many_are_recovered_and_by_whom_in_the_audit_log() -> N
 
 
 @pytest.mark.usefixtures("small")
-def test_a_cancel_in_the_middle_of_a_recovery_cancels_all(store: str) -> None:
+def test_a_cancel_in_the_middle_of_a_recovery_cancels_all(engine: str) -> None:
     run = all_fail(stops, count=9)
     run.recover()
     run.cancel("no")

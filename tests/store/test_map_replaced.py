@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from durable import AsyncContext, Context, CriticalError, RollbackContext, current_step, get_run, runtime, workflow
+from durable import Context, CriticalError, RollbackContext, current_step, get_run, runtime, workflow
 from durable.core.compatibility import FORMAT
 from durable.core.records import RunState
 from durable.models import Run
 from durable.testing import Harness, SimulatedCrash
+from tests.core.flavours import declared
 from tests.support.stores import in_force, settle
 
 pytestmark = pytest.mark.slow
@@ -70,38 +71,23 @@ def inputs() -> list[tuple[int]]:
     return [(number,) for number in range(COUNT)]
 
 
-@workflow(name="replaced.bills")
-def bills(ctx: Context, at_once: int | None = None, on_failure: Any = "stop") -> Any:
-    ctx.rollback_checkpoint("undo")
-
-    def errs(branch: Context) -> None:
-        branch.sleep("s", 30)
-        if "parent" in MISTAKE:
-            raise TypeError("a mistake of the code")
-
-    def bill(branch: Context) -> Any:
-        return branch.map("bills", pay.using(rollback=True), inputs(), at_once=at_once, on_failure=on_failure).outputs
-
-    return ctx.join("both", {"bills": bill, "errs": errs})["bills"]
-
-
-@workflow(name="replaced.bills_async")
-async def bills_async(ctx: AsyncContext, at_once: int | None = None, on_failure: Any = "stop") -> Any:
+@declared("replaced.bills")
+async def bills(ctx: Any, at_once: int | None = None, on_failure: Any = "stop") -> Any:
     await ctx.rollback_checkpoint("undo")
 
-    async def errs(branch: AsyncContext) -> None:
+    async def errs(branch: Any) -> None:
         await branch.sleep("s", 30)
         if "parent" in MISTAKE:
             raise TypeError("a mistake of the code")
 
-    async def bill(branch: AsyncContext) -> Any:
+    async def bill(branch: Any) -> Any:
         found = await branch.map("bills", pay.using(rollback=True), inputs(), at_once=at_once, on_failure=on_failure)
         return found.outputs
 
     return (await ctx.join("both", {"bills": bill, "errs": errs}))["bills"]
 
 
-each_flavour = pytest.mark.parametrize("parent", [bills, bills_async])
+each_flavour = pytest.mark.parametrize("parent", bills, ids=["sync", "async"])
 each_shape = pytest.mark.parametrize(
     ("at_once", "on_failure"), [(None, "stop"), (2, "stop"), (2, "finish"), (1, "finish")]
 )
@@ -144,38 +130,38 @@ def check_counts(run: Any, *, completed: int) -> None:
 
 @each_flavour
 @each_shape
-def test_what_they_did_is_undone_before_others_begin(parent: Any, at_once: int | None, on_failure: str) -> None:
-    with Harness() as h:
-        run = stopped_by_a_mistake(h, parent, at_once, on_failure)
-        run.recover()
-        assert h.finish(run).state == "completed"
-        assert run.output == [f"charge {number}" for number in range(COUNT)]
-        assert balances() == [1] * COUNT
-        for number in range(COUNT if at_once is None else at_once):
-            first, undone, again = (
-                DONE.index(f"charge {number}"),
-                DONE.index(f"undo charge {number}"),
-                len(DONE) - 1 - DONE[::-1].index(f"charge {number}"),
-            )
-            assert first < undone < again
-        check_counts(run, completed=COUNT)
-        [entry] = [each for each in h._store.load("p") if each.kind == "map"]
-        assert {"replaced", "anew", "format"}.isdisjoint(entry.data)
+def test_what_they_did_is_undone_before_others_begin(
+    h: Harness, parent: Any, at_once: int | None, on_failure: str
+) -> None:
+    run = stopped_by_a_mistake(h, parent, at_once, on_failure)
+    run.recover()
+    assert h.finish(run).state == "completed"
+    assert run.output == [f"charge {number}" for number in range(COUNT)]
+    assert balances() == [1] * COUNT
+    for number in range(COUNT if at_once is None else at_once):
+        first, undone, again = (
+            DONE.index(f"charge {number}"),
+            DONE.index(f"undo charge {number}"),
+            len(DONE) - 1 - DONE[::-1].index(f"charge {number}"),
+        )
+        assert first < undone < again
+    check_counts(run, completed=COUNT)
+    [entry] = [each for each in h._store.load("p") if each.kind == "map"]
+    assert {"replaced", "anew", "format"}.isdisjoint(entry.data)
 
 
 @each_flavour
-def test_while_they_are_undone_the_parent_waits_for_one_of_them(parent: Any) -> None:
-    with Harness() as h:
-        run = stopped_by_a_mistake(h, parent)
-        run.recover()
-        h.run(run)
-        assert run.state == "sleeping"
-        assert {each.state for each in run.children()} == {"rolling_back"}
-        assert "waiting for child" in run.summary
-        [entry] = [each for each in h._store.load("p") if each.kind == "map"]
-        assert entry.data["format"] == FORMAT, "a release before this one leaves it alone"
-        h.settle()
-        assert balances() == [1] * COUNT
+def test_while_they_are_undone_the_parent_waits_for_one_of_them(h: Harness, parent: Any) -> None:
+    run = stopped_by_a_mistake(h, parent)
+    run.recover()
+    h.run(run)
+    assert run.state == "sleeping"
+    assert {each.state for each in run.children()} == {"rolling_back"}
+    assert "waiting for child" in run.summary
+    [entry] = [each for each in h._store.load("p") if each.kind == "map"]
+    assert entry.data["format"] == FORMAT, "a release before this one leaves it alone"
+    h.settle()
+    assert balances() == [1] * COUNT
 
 
 @each_flavour
@@ -209,139 +195,134 @@ def test_whenever_a_worker_dies_each_charge_is_undone_before_the_next(
 
 
 @each_flavour
-def test_a_handler_that_fails_for_good_keeps_the_parent_waiting_until_it_is_recovered(parent: Any) -> None:
-    with Harness() as h:
-        run = stopped_by_a_mistake(h, parent, 2, "finish")
-        FAIL.add("undo charge 1")
-        run.recover()
-        h.settle()
-        for _ in range(2):
-            stuck = get_run("p:both:bills:bills:1")
-            assert (run.state, stuck.state, balances()) == ("sleeping", "failed", [0, 1, 0, 0, 0])
-            assert f'waiting for child "{stuck.id}"' in run.summary
-            assert len(run.children()) == COUNT, "one is started although the one before has charged"
-            h.advance("1 minute")
-            h.settle()
-        FAIL.clear()
-        stuck.recover()
-        h.settle()
+def test_a_handler_that_fails_for_good_keeps_the_parent_waiting_until_it_is_recovered(h: Harness, parent: Any) -> None:
+    run = stopped_by_a_mistake(h, parent, 2, "finish")
+    FAIL.add("undo charge 1")
+    run.recover()
+    h.settle()
+    for _ in range(2):
+        stuck = get_run("p:both:bills:bills:1")
+        assert (run.state, stuck.state, balances()) == ("sleeping", "failed", [0, 1, 0, 0, 0])
+        assert f'waiting for child "{stuck.id}"' in run.summary
+        assert len(run.children()) == COUNT, "one is started although the one before has charged"
         h.advance("1 minute")
-        assert h.finish(run).state == "completed"
-        assert balances() == [1] * COUNT
+        h.settle()
+    FAIL.clear()
+    stuck.recover()
+    h.settle()
+    h.advance("1 minute")
+    assert h.finish(run).state == "completed"
+    assert balances() == [1] * COUNT
 
 
 @each_flavour
-def test_a_cancel_with_rollback_meanwhile_undoes_them_and_stops_at_a_handler_that_fails(parent: Any) -> None:
-    with Harness() as h:
-        run = stopped_by_a_mistake(h, parent, 2, "finish")
-        FAIL.add("undo charge 1")
-        run.recover()
-        h.settle()
-        run.cancel("not wanted", rollback=True)
-        h.settle()
-        assert (run.state, balance(1)) == ("failed", 1)
-        assert "the compensation of child" in run.summary
-        FAIL.clear()
-        run.recover()
-        h.settle()
-        assert (run.state, balances(), len(run.children())) == ("cancelled", [0] * COUNT, COUNT)
+def test_a_cancel_with_rollback_meanwhile_undoes_them_and_stops_at_a_handler_that_fails(
+    h: Harness, parent: Any
+) -> None:
+    run = stopped_by_a_mistake(h, parent, 2, "finish")
+    FAIL.add("undo charge 1")
+    run.recover()
+    h.settle()
+    run.cancel("not wanted", rollback=True)
+    h.settle()
+    assert (run.state, balance(1)) == ("failed", 1)
+    assert "the compensation of child" in run.summary
+    FAIL.clear()
+    run.recover()
+    h.settle()
+    assert (run.state, balances(), len(run.children())) == ("cancelled", [0] * COUNT, COUNT)
 
 
 @each_flavour
-def test_a_cancel_without_rollback_meanwhile_lets_them_undo_what_they_have_begun_to(parent: Any) -> None:
-    with Harness() as h:
-        run = stopped_by_a_mistake(h, parent, 2, "finish")
-        run.recover()
-        h.run(run)
-        assert "rolling_back" in {each.state for each in run.children()}
-        run.cancel("not wanted")
-        h.settle()
-        assert (run.state, balances(), len(run.children())) == ("cancelled", [0] * COUNT, COUNT)
-        assert {each.state for each in run.children()} == {"cancelled"}
+def test_a_cancel_without_rollback_meanwhile_lets_them_undo_what_they_have_begun_to(h: Harness, parent: Any) -> None:
+    run = stopped_by_a_mistake(h, parent, 2, "finish")
+    run.recover()
+    h.run(run)
+    assert "rolling_back" in {each.state for each in run.children()}
+    run.cancel("not wanted")
+    h.settle()
+    assert (run.state, balances(), len(run.children())) == ("cancelled", [0] * COUNT, COUNT)
+    assert {each.state for each in run.children()} == {"cancelled"}
 
 
 @each_flavour
-def test_the_parent_is_stopped_by_its_crashes_in_the_middle(parent: Any) -> None:
-    with Harness() as h:
-        run = stopped_by_a_mistake(h, parent, 2, "finish")
-        run.recover()
-        h.run(run)
-        assert len([each for each in run.children() if each.state in ("rolling_back", "cancelled")]) == COUNT
-        h._store._runs["p"].crashes = 1_000
-        run.wake()
-        h.run(run)
-        assert run.state == "failed", "it is stopped without a rollback"
-        h.settle()
-        run.recover()
-        assert h.finish(run).state == "completed"
-        assert balances() == [1] * COUNT
-        check_counts(run, completed=COUNT)
+def test_the_parent_is_stopped_by_its_crashes_in_the_middle(h: Harness, parent: Any) -> None:
+    run = stopped_by_a_mistake(h, parent, 2, "finish")
+    run.recover()
+    h.run(run)
+    assert len([each for each in run.children() if each.state in ("rolling_back", "cancelled")]) == COUNT
+    h._store._runs["p"].crashes = 1_000
+    run.wake()
+    h.run(run)
+    assert run.state == "failed", "it is stopped without a rollback"
+    h.settle()
+    run.recover()
+    assert h.finish(run).state == "completed"
+    assert balances() == [1] * COUNT
+    check_counts(run, completed=COUNT)
 
 
 @each_flavour
-def test_a_second_recovery_replaces_those_that_were_started_in_the_places_of_others(parent: Any) -> None:
-    with Harness() as h:
-        MISTAKE.update({"parent", "slow"})
-        run = h.start(parent.using(id="p"), 1, "finish")
-        h.settle()
-        get_run("p:both:bills:bills:0").cancel("by an operator")
-        h.settle()
-        h.advance(30)
-        h.settle()
-        assert (run.state, balances()) == ("failed", [1, 1, 0, 0, 0])
-        MISTAKE.discard("parent")
-        run.recover()
-        h.run(run)
-        h.run("p:both:bills:bills:0")
-        h.run(run)
-        h.run("p:both:bills:bills:0~1")
-        states = [get_run(f"p:both:bills:bills:{each}").state for each in ("0", "0~1", "1")]
-        assert (states, balances()) == (["cancelled", "sleeping", "rolling_back"], [1, 1, 0, 0, 0])
-        h._store._runs["p"].crashes = 1_000
-        run.wake()
-        h.run(run)
-        assert run.state == "failed"
-        h.settle()
-        assert get_run("p:both:bills:bills:0~1").state == "cancelled"
-        MISTAKE.clear()
-        run.recover()
-        assert h.finish(run).state == "completed"
-        assert run.output == [f"charge {number}" for number in range(COUNT)]
-        assert balances() == [1] * COUNT
-        check_counts(run, completed=COUNT)
+def test_a_second_recovery_replaces_those_that_were_started_in_the_places_of_others(h: Harness, parent: Any) -> None:
+    MISTAKE.update({"parent", "slow"})
+    run = h.start(parent.using(id="p"), 1, "finish")
+    h.settle()
+    get_run("p:both:bills:bills:0").cancel("by an operator")
+    h.settle()
+    h.advance(30)
+    h.settle()
+    assert (run.state, balances()) == ("failed", [1, 1, 0, 0, 0])
+    MISTAKE.discard("parent")
+    run.recover()
+    h.run(run)
+    h.run("p:both:bills:bills:0")
+    h.run(run)
+    h.run("p:both:bills:bills:0~1")
+    states = [get_run(f"p:both:bills:bills:{each}").state for each in ("0", "0~1", "1")]
+    assert (states, balances()) == (["cancelled", "sleeping", "rolling_back"], [1, 1, 0, 0, 0])
+    h._store._runs["p"].crashes = 1_000
+    run.wake()
+    h.run(run)
+    assert run.state == "failed"
+    h.settle()
+    assert get_run("p:both:bills:bills:0~1").state == "cancelled"
+    MISTAKE.clear()
+    run.recover()
+    assert h.finish(run).state == "completed"
+    assert run.output == [f"charge {number}" for number in range(COUNT)]
+    assert balances() == [1] * COUNT
+    check_counts(run, completed=COUNT)
 
 
 @each_flavour
-def test_children_whose_runs_are_gone_are_started_anew_all_the_same(parent: Any) -> None:
-    with Harness() as h:
-        run = stopped_by_a_mistake(h, parent)
-        run.recover()
-        h.run(run)
-        for child in run.children():
-            h._store._runs.pop(child.id)
-            h._store._families._children["p"].pop(child.id)
-        run.wake()
-        assert h.finish(run).state == "completed"
-        assert run.output == [f"charge {number}" for number in range(COUNT)]
+def test_children_whose_runs_are_gone_are_started_anew_all_the_same(h: Harness, parent: Any) -> None:
+    run = stopped_by_a_mistake(h, parent)
+    run.recover()
+    h.run(run)
+    for child in run.children():
+        h._store._runs.pop(child.id)
+        h._store._families._children["p"].pop(child.id)
+    run.wake()
+    assert h.finish(run).state == "completed"
+    assert run.output == [f"charge {number}" for number in range(COUNT)]
 
 
 @each_flavour
-def test_failed_children_are_recovered_beside_those_that_are_undone(parent: Any) -> None:
-    with Harness() as h:
-        MISTAKE.update({"parent", "slow"})
-        FAIL.add("charge 1")
-        run = h.start(parent.using(id="p"), 2, "finish")
-        h.settle()
-        h.advance(30)
-        h.settle()
-        assert (run.state, balances()) == ("failed", [1, 0, 1, 0, 0])
-        MISTAKE.clear()
-        FAIL.clear()
-        run.recover()
-        get_run("p:both:bills:bills:1").recover()
-        assert h.finish(run).state == "completed"
-        assert balances() == [1] * COUNT
-        check_counts(run, completed=COUNT)
+def test_failed_children_are_recovered_beside_those_that_are_undone(h: Harness, parent: Any) -> None:
+    MISTAKE.update({"parent", "slow"})
+    FAIL.add("charge 1")
+    run = h.start(parent.using(id="p"), 2, "finish")
+    h.settle()
+    h.advance(30)
+    h.settle()
+    assert (run.state, balances()) == ("failed", [1, 0, 1, 0, 0])
+    MISTAKE.clear()
+    FAIL.clear()
+    run.recover()
+    get_run("p:both:bills:bills:1").recover()
+    assert h.finish(run).state == "completed"
+    assert balances() == [1] * COUNT
+    check_counts(run, completed=COUNT)
 
 
 @workflow(name="replaced.waits")
@@ -416,47 +397,46 @@ def test_rows_of_a_rollback_in_the_middle(settings: Settings) -> None:
 @each_shape
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_in_between_no_charge_is_left_twice(
-    parent: Any, at_once: int | None, on_failure: str, seed: int
+    h: Harness, parent: Any, at_once: int | None, on_failure: str, seed: int
 ) -> None:
     """Passes in any order, workers that die, stops by the limit of crashes, and recoveries; then an end."""
     chosen = random.Random(f"{seed} {at_once} {on_failure}")
-    with Harness() as h:
-        run = stopped_by_a_mistake(h, parent, at_once, on_failure)
-        run.recover()
-        for _ in range(chosen.randrange(25)):
-            due = [each for each in (run, *run.children()) if each.wake_at is not None and each.wake_at <= h.now]
-            if not due:
-                h.advance("1 minute")
-                continue
-            one = chosen.choice(due)
-            if one.id == run.id and chosen.random() < 0.2:
-                h._store._runs[run.id].crashes = 1_000
-            # before the commit of a step its function has run, and nothing says so: what it did could not be undone
-            when: Any = chosen.choice(["before", "after"]) if one.id == run.id else "after"
-            try:
-                with h.crash_at(chosen.randrange(1, 6), when):
-                    h.run(one)
-            except SimulatedCrash:
-                h.advance("1 minute")  # the lease runs out
-            if run.state == "failed":
-                run.recover()
-        is_cancelled = chosen.random() < 0.4 and run.state != "completed"
-        if is_cancelled:
-            run.cancel("not wanted", rollback=True)
-        for _ in range(20):
-            h.settle()
-            if run.state in ("completed", "cancelled"):
-                break
-            if run.state == "failed":
-                run.recover()
+    run = stopped_by_a_mistake(h, parent, at_once, on_failure)
+    run.recover()
+    for _ in range(chosen.randrange(25)):
+        due = [each for each in (run, *run.children()) if each.wake_at is not None and each.wake_at <= h.now]
+        if not due:
             h.advance("1 minute")
-        if run.state == "completed":
-            assert all(number == 1 for number in kept()), kept()
-            assert run.output == [f"charge {number}" for number in range(COUNT)]
-            check_counts(run, completed=COUNT)
-        else:
-            assert (run.state, is_cancelled) == ("cancelled", True)
-            assert kept() == [0] * COUNT
+            continue
+        one = chosen.choice(due)
+        if one.id == run.id and chosen.random() < 0.2:
+            h._store._runs[run.id].crashes = 1_000
+        # before the commit of a step its function has run, and nothing says so: what it did could not be undone
+        when: Any = chosen.choice(["before", "after"]) if one.id == run.id else "after"
+        try:
+            with h.crash_at(chosen.randrange(1, 6), when):
+                h.run(one)
+        except SimulatedCrash:
+            h.advance("1 minute")  # the lease runs out
+        if run.state == "failed":
+            run.recover()
+    is_cancelled = chosen.random() < 0.4 and run.state != "completed"
+    if is_cancelled:
+        run.cancel("not wanted", rollback=True)
+    for _ in range(20):
+        h.settle()
+        if run.state in ("completed", "cancelled"):
+            break
+        if run.state == "failed":
+            run.recover()
+        h.advance("1 minute")
+    if run.state == "completed":
+        assert all(number == 1 for number in kept()), kept()
+        assert run.output == [f"charge {number}" for number in range(COUNT)]
+        check_counts(run, completed=COUNT)
+    else:
+        assert (run.state, is_cancelled) == ("cancelled", True)
+        assert kept() == [0] * COUNT
 
 
 def kept() -> list[int]:

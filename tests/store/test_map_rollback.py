@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from durable import AsyncContext, Context, CriticalError, RollbackContext, get_run, runtime, workflow
+from durable import Context, CriticalError, RollbackContext, get_run, runtime, workflow
 from durable.core.errors import RollbackCheckpointError
 from durable.core.records import RunRecord
 from durable.errors import MapError
 from durable.testing import Harness
-from tests.support.stores import in_force, settle
+from tests.core.flavours import declared
+from tests.support.stores import settle
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
@@ -57,21 +58,9 @@ def plain(ctx: Context, number: int) -> str:
 UNDONE = one.using(rollback=True)
 
 
-@workflow(name="mapundo.family")
-def family(ctx: Context, count: int, at_once: int | None = None, on_failure: Any = "stop", seconds: float = 0) -> Any:
-    ctx.rollback_checkpoint("undo")
-    ctx.step("before", do, "before", rollback=undo)
-    inputs = [(number, seconds) for number in range(count)]
-    result = ctx.map("bills", UNDONE, inputs, at_once=at_once, on_failure=on_failure)
-    ctx.step("after", do, "after", rollback=undo)
-    ctx.sleep("pause", 60)
-    ctx.step("end", do, "end")
-    return result.outputs
-
-
-@workflow(name="mapundo.afamily")
-async def afamily(
-    ctx: AsyncContext, count: int, at_once: int | None = None, on_failure: Any = "stop", seconds: float = 0
+@declared("mapundo.family")
+async def families(
+    ctx: Any, count: int, at_once: int | None = None, on_failure: Any = "stop", seconds: float = 0
 ) -> Any:
     await ctx.rollback_checkpoint("undo")
     await ctx.step("before", do, "before", rollback=undo)
@@ -83,21 +72,12 @@ async def afamily(
     return result.outputs
 
 
-both = pytest.mark.parametrize("parent", [family, afamily], ids=["sync", "async"])
+family, _ = families
+both = pytest.mark.parametrize("parent", families, ids=["sync", "async"])
 
 
-@workflow(name="mapundo.brief")
-def brief(ctx: Context, count: int, at_once: int | None, on_failure: Any) -> Any:
-    ctx.rollback_checkpoint("undo")
-    ctx.step("before", do, "before", rollback=undo)
-    inputs = [(number,) for number in range(count)]
-    result = ctx.map("bills", UNDONE, inputs, at_once=at_once, on_failure=on_failure)
-    ctx.step("end", do, "end")
-    return result.outputs
-
-
-@workflow(name="mapundo.abrief")
-async def abrief(ctx: AsyncContext, count: int, at_once: int | None, on_failure: Any) -> Any:
+@declared("mapundo.brief")
+async def briefs(ctx: Any, count: int, at_once: int | None, on_failure: Any) -> Any:
     await ctx.rollback_checkpoint("undo")
     await ctx.step("before", do, "before", rollback=undo)
     inputs = [(number,) for number in range(count)]
@@ -106,29 +86,24 @@ async def abrief(ctx: AsyncContext, count: int, at_once: int | None, on_failure:
     return result.outputs
 
 
+brief, abrief = briefs
 #: Both flavours in memory, and one in a database: there it is the same history.
 each_brief = pytest.mark.parametrize(
-    ("store", "parent"),
+    ("engine", "parent"),
     [("memory", brief), ("memory", abrief), ("database", brief)],
     ids=["memory-sync", "memory-async", "database"],
-    indirect=["store"],
+    indirect=["engine"],
 )
 
 
-@pytest.fixture(params=["memory", "database"])
-def store(request: pytest.FixtureRequest) -> Iterator[str]:
-    with Harness() if request.param == "memory" else in_force():
-        yield request.param
-
-
 @contextmanager
-def forked(store: str) -> Iterator[None]:
+def forked(engine: str) -> Iterator[None]:
     """Let a database forget what happens inside the block, so that a run goes on from where it was.
 
     The store in memory keeps it.
     """
     done = list(DONE)
-    if store == "memory":
+    if engine == "memory":
         yield
         return
     savepoint = connection.savepoint()
@@ -158,57 +133,56 @@ def charges_left() -> set[str]:
 
 @both
 @pytest.mark.parametrize(("at_once", "order"), [(None, [[4, 3, 2, 1, 0]]), (2, [[4, 3], [2, 1], [0]])])
-def test_the_children_are_undone_at_the_place_of_their_map(parent: Any, at_once: int | None, order: Any) -> None:
+def test_the_children_are_undone_at_the_place_of_their_map(
+    h: Harness, parent: Any, at_once: int | None, order: Any
+) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), 5, at_once)
-        assert h.finish(run).state == "failed"
-        found = undone()
-        assert (found[0], found[-1]) == ("undo after", "undo before")
-        between = found[1:-1]
-        for batch in order:  # those of a batch have no order
-            expected = {f"undo charge {number}" for number in batch}
-            assert set(between[: len(batch)]) == expected
-            between = between[len(batch) :]
-        assert not between
-        assert {each.state for each in run.children()} == {"cancelled"}
-        assert get_run("p:bills:3").summary == "compensated: 1 step was undone"
-        assert run.summary.startswith("compensated: 3 steps were undone")
+    run = h.start(parent.using(id="p"), 5, at_once)
+    assert h.finish(run).state == "failed"
+    found = undone()
+    assert (found[0], found[-1]) == ("undo after", "undo before")
+    between = found[1:-1]
+    for batch in order:  # those of a batch have no order
+        expected = {f"undo charge {number}" for number in batch}
+        assert set(between[: len(batch)]) == expected
+        between = between[len(batch) :]
+    assert not between
+    assert {each.state for each in run.children()} == {"cancelled"}
+    assert get_run("p:bills:3").summary == "compensated: 1 step was undone"
+    assert run.summary.startswith("compensated: 3 steps were undone")
 
 
 @both
-def test_a_recovery_starts_the_map_again(parent: Any) -> None:
+def test_a_recovery_starts_the_map_again(h: Harness, parent: Any) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), 3, 2)
-        h.finish(run)
-        FAIL.clear()
-        DONE.clear()
-        run.recover()
-        assert h.finish(run).output == ["charge 0", "charge 1", "charge 2"]
-        assert DONE.count("charge 0") == 1
-        assert not undone()
-        assert get_run("p:bills~1:0").state == "completed"
+    run = h.start(parent.using(id="p"), 3, 2)
+    h.finish(run)
+    FAIL.clear()
+    DONE.clear()
+    run.recover()
+    assert h.finish(run).output == ["charge 0", "charge 1", "charge 2"]
+    assert DONE.count("charge 0") == 1
+    assert not undone()
+    assert get_run("p:bills~1:0").state == "completed"
 
 
 @both
 @pytest.mark.parametrize("on_failure", ["stop", "finish"])
 @pytest.mark.parametrize("at_once", [None, 2])
-def test_no_charge_stays_behind_a_failed_map(parent: Any, on_failure: str, at_once: int | None) -> None:
+def test_no_charge_stays_behind_a_failed_map(h: Harness, parent: Any, on_failure: str, at_once: int | None) -> None:
     FAIL.update({"check 1", "end"})
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), 5, at_once, on_failure, 30)
-        assert h.finish(run).state == "failed"
-        assert not charges_left()
-        assert undone()[-1] == "undo before"
-        FAIL.clear()
-        DONE.clear()
-        run.recover()
-        assert h.finish(run).state == "completed"
-        assert charges_left() == {f"charge {number}" for number in range(5)}
+    run = h.start(parent.using(id="p"), 5, at_once, on_failure, 30)
+    assert h.finish(run).state == "failed"
+    assert not charges_left()
+    assert undone()[-1] == "undo before"
+    FAIL.clear()
+    DONE.clear()
+    run.recover()
+    assert h.finish(run).state == "completed"
+    assert charges_left() == {f"charge {number}" for number in range(5)}
 
 
-def test_a_failed_map_has_cancelled_the_others_with_their_rollback_before_it_raises() -> None:
+def test_a_failed_map_has_cancelled_the_others_with_their_rollback_before_it_raises(h: Harness) -> None:
     @workflow(name="mapundo.caught")
     def caught(ctx: Context) -> Any:
         ctx.rollback_checkpoint("undo")
@@ -220,48 +194,45 @@ def test_a_failed_map_has_cancelled_the_others_with_their_rollback_before_it_rai
         return None
 
     FAIL.add("check 1")
-    with Harness() as h:
-        run = h.start(caught.using(id="p"))
-        h.finish(run)
-        assert run.result() == [1, 2]
-        assert set(DONE[: DONE.index("caught")]) >= {"undo charge 1", "undo charge 2", "undo charge 3"}
-        assert charges_left() == {"charge 0"}
-        assert h._store._runs["p:bills:3"].request_reason == 'its parent "p" has taken its start back'
+    run = h.start(caught.using(id="p"))
+    h.finish(run)
+    assert run.result() == [1, 2]
+    assert set(DONE[: DONE.index("caught")]) >= {"undo charge 1", "undo charge 2", "undo charge 3"}
+    assert charges_left() == {"charge 0"}
+    assert h._store._runs["p:bills:3"].request_reason == 'its parent "p" has taken its start back'
 
 
 @both
-def test_a_cancel_with_rollback_undoes_children_that_run_and_that_have_ended(parent: Any) -> None:
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), 6, 2, "finish", 30)
-        h.settle()
-        h.advance(30)
-        h.settle()
-        assert {each.state for each in run.children()} == {"completed", "sleeping", "pending"}
-        run.cancel("enough", rollback=True)
-        h.settle()
-        assert run.state == "cancelled"
-        assert not charges_left()
-        assert undone()[-1] == "undo before"
-        assert {each.state for each in run.children()} == {"cancelled"}
+def test_a_cancel_with_rollback_undoes_children_that_run_and_that_have_ended(h: Harness, parent: Any) -> None:
+    run = h.start(parent.using(id="p"), 6, 2, "finish", 30)
+    h.settle()
+    h.advance(30)
+    h.settle()
+    assert {each.state for each in run.children()} == {"completed", "sleeping", "pending"}
+    run.cancel("enough", rollback=True)
+    h.settle()
+    assert run.state == "cancelled"
+    assert not charges_left()
+    assert undone()[-1] == "undo before"
+    assert {each.state for each in run.children()} == {"cancelled"}
 
 
 @both
-def test_a_child_whose_own_compensation_stops_stops_that_of_the_parent(parent: Any) -> None:
+def test_a_child_whose_own_compensation_stops_stops_that_of_the_parent(h: Harness, parent: Any) -> None:
     FAIL.update({"end", "undo charge 1", "undo charge 2"})
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), 4)
-        assert h.finish(run).state == "failed"
-        assert 'the compensation of child "p:bills:2", and that of 1 others, has stopped' in run.summary
-        assert "undo before" not in DONE
-        FAIL.difference_update({"undo charge 1", "undo charge 2"})
-        run.recover()
-        h.settle()
-        assert run.state == "failed"
-        assert not charges_left()
-        assert undone()[-1] == "undo before"
+    run = h.start(parent.using(id="p"), 4)
+    assert h.finish(run).state == "failed"
+    assert 'the compensation of child "p:bills:2", and that of 1 others, has stopped' in run.summary
+    assert "undo before" not in DONE
+    FAIL.difference_update({"undo charge 1", "undo charge 2"})
+    run.recover()
+    h.settle()
+    assert run.state == "failed"
+    assert not charges_left()
+    assert undone()[-1] == "undo before"
 
 
-def test_children_with_nothing_to_undo_stay_and_their_map_is_kept_by_a_recovery() -> None:
+def test_children_with_nothing_to_undo_stay_and_their_map_is_kept_by_a_recovery(h: Harness) -> None:
     @workflow(name="mapundo.nothing")
     def nothing(ctx: Context) -> Any:
         ctx.rollback_checkpoint("undo")
@@ -270,28 +241,26 @@ def test_children_with_nothing_to_undo_stay_and_their_map_is_kept_by_a_recovery(
         return result.outputs
 
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(nothing.using(id="p"))
-        assert h.finish(run).state == "failed"
-        assert {each.state for each in run.children()} == {"completed"}
-        FAIL.clear()
-        run.recover()
-        assert h.finish(run).output == ["plain 0", "plain 1"]
-        assert DONE == ["plain 0", "plain 1", "end"]
+    run = h.start(nothing.using(id="p"))
+    assert h.finish(run).state == "failed"
+    assert {each.state for each in run.children()} == {"completed"}
+    FAIL.clear()
+    run.recover()
+    assert h.finish(run).output == ["plain 0", "plain 1"]
+    assert DONE == ["plain 0", "plain 1", "end"]
 
 
-def test_a_deleted_child_stops_the_compensation() -> None:
+def test_a_deleted_child_stops_the_compensation(h: Harness) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(family.using(id="p"), 3)
-        h.settle()
-        h._store._runs.pop("p:bills:1")
-        h._store._families._children["p"].pop("p:bills:1")
-        h.finish(run)
-        assert "1 child of the map cannot be compensated: deleted" in run.summary
+    run = h.start(family.using(id="p"), 3)
+    h.settle()
+    h._store._runs.pop("p:bills:1")
+    h._store._families._children["p"].pop("p:bills:1")
+    h.finish(run)
+    assert "1 child of the map cannot be compensated: deleted" in run.summary
 
 
-def test_a_compensation_that_the_code_calls() -> None:
+def test_a_compensation_that_the_code_calls(h: Harness) -> None:
     @workflow(name="mapundo.called")
     def called(ctx: Context) -> Any:
         ctx.rollback_checkpoint("undo")
@@ -300,11 +269,10 @@ def test_a_compensation_that_the_code_calls() -> None:
         ctx.step("then", do, "then")
         return "done"
 
-    with Harness() as h:
-        run = h.start(called.using(id="p"))
-        assert h.finish(run).output == "done"
-        assert set(undone()) == {"undo charge 0", "undo charge 1"}
-        assert DONE[-1] == "then"
+    run = h.start(called.using(id="p"))
+    assert h.finish(run).output == "done"
+    assert set(undone()) == {"undo charge 0", "undo charge 1"}
+    assert DONE[-1] == "then"
 
 
 @both
@@ -323,64 +291,60 @@ def test_a_crash_at_each_commit_of_a_map_that_fails(parent: Any) -> None:
     assert not charges_left()
 
 
-def test_the_parent_is_woken_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parent_is_woken_once_for_a_batch(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(family.using(id="p"), 1200)
-        h.settle()
-        claims: list[str] = []
-        taken = h._store._taken
+    run = h.start(family.using(id="p"), 1200)
+    h.settle()
+    claims: list[str] = []
+    taken = h._store._taken
 
-        def counted(run_id: str, *given: Any) -> RunRecord:
-            claims.append(run_id)
-            return taken(run_id, *given)
+    def counted(run_id: str, *given: Any) -> RunRecord:
+        claims.append(run_id)
+        return taken(run_id, *given)
 
-        monkeypatch.setattr(h._store, "_taken", counted)
-        h.finish(run)
-        assert not charges_left()
-        assert 0 < claims.count("p") <= 8
-        assert len(run.history()) == 6
+    monkeypatch.setattr(h._store, "_taken", counted)
+    h.finish(run)
+    assert not charges_left()
+    assert 0 < claims.count("p") <= 8
+    assert len(run.history()) == 6
 
 
 @both
-def test_a_pause_during_the_compensation(parent: Any) -> None:
+def test_a_pause_during_the_compensation(h: Harness, parent: Any) -> None:
     FAIL.add("end")
-    with Harness() as h:
-        run = h.start(parent.using(id="p"), 4, 2)
-        h.settle()
-        h.advance(60)
-        h.run(run)
-        assert run.state == "rolling_back"
-        assert run.summary == 'waiting for the children of the map "bills" (4)'
-        run.pause()
-        h.settle()
-        assert run.state == "paused"
-        run.resume()
-        h.settle()
-        assert run.state == "failed"
-        assert not charges_left()
+    run = h.start(parent.using(id="p"), 4, 2)
+    h.settle()
+    h.advance(60)
+    h.run(run)
+    assert run.state == "rolling_back"
+    assert run.summary == 'waiting for the children of the map "bills" (4)'
+    run.pause()
+    h.settle()
+    assert run.state == "paused"
+    run.resume()
+    h.settle()
+    assert run.state == "failed"
+    assert not charges_left()
 
 
-def test_a_rollback_needs_a_checkpoint() -> None:
+def test_a_rollback_needs_a_checkpoint(h: Harness) -> None:
     @workflow(name="mapundo.unchecked")
     def unchecked(ctx: Context) -> Any:
         return ctx.map("bills", UNDONE, [(0,)]).outputs
 
-    with Harness() as h:
-        run = h.start(unchecked)
-        h.settle()
-        assert run.error is not None
-        assert run.error.type == RollbackCheckpointError.__name__
+    run = h.start(unchecked)
+    h.settle()
+    assert run.error is not None
+    assert run.error.type == RollbackCheckpointError.__name__
 
 
-def test_a_replay_as_a_new_run_compensates_the_children_that_it_has_copied() -> None:
-    with Harness() as h:
-        run = h.start(family.using(id="p"), 3)
-        assert h.finish(run).state == "completed"
-        FAIL.add("end")
-        other = run.replay("end")
-        assert h.finish(other).state == "failed"
-        assert not charges_left()
+def test_a_replay_as_a_new_run_compensates_the_children_that_it_has_copied(h: Harness) -> None:
+    run = h.start(family.using(id="p"), 3)
+    assert h.finish(run).state == "completed"
+    FAIL.add("end")
+    other = run.replay("end")
+    assert h.finish(other).state == "failed"
+    assert not charges_left()
 
 
 # -- every moment, on every store
@@ -390,20 +354,20 @@ def test_a_replay_as_a_new_run_compensates_the_children_that_it_has_copied() -> 
 @pytest.mark.parametrize("failing", ["", "check 1", "end"])
 @pytest.mark.parametrize(("at_once", "on_failure"), [(None, "stop"), (2, "finish"), (1, "stop")])
 def test_whenever_the_run_is_cancelled_with_its_rollback_no_charge_is_left(
-    store: str, parent: Any, failing: str, at_once: int | None, on_failure: str
+    engine: str, parent: Any, failing: str, at_once: int | None, on_failure: str
 ) -> None:
     FAIL.add(failing)
     run = parent.using(id="p0").start(3, at_once, on_failure)
     for moment in range(60):
         if run.state in ("completed", "failed"):
             break
-        with forked(store):
+        with forked(engine):
             if run.state != "rolling_back":
                 run.cancel("enough", rollback=True)
             settle()
             assert run.state in ("cancelled", "failed")
             assert not charges_left()
-        if store == "memory":
+        if engine == "memory":
             DONE.clear()
             run = parent.using(id=f"p{moment + 1}").start(3, at_once, on_failure)
             settle(moment + 1)
@@ -416,7 +380,7 @@ def test_whenever_the_run_is_cancelled_with_its_rollback_no_charge_is_left(
 @pytest.mark.parametrize("failing", ["check 0", "check 2", "end"])
 @pytest.mark.parametrize(("at_once", "on_failure"), [(None, "stop"), (2, "finish"), (1, "stop")])
 def test_a_recovery_charges_each_child_once_after_a_rollback(
-    store: str, parent: Any, failing: str, at_once: int | None, on_failure: str
+    engine: str, parent: Any, failing: str, at_once: int | None, on_failure: str
 ) -> None:
     FAIL.update({failing, "end"})
     run = parent.using(id="p").start(3, at_once, on_failure)
@@ -436,7 +400,7 @@ def test_a_recovery_charges_each_child_once_after_a_rollback(
 
 
 @each_brief
-def test_stopped_compensations_of_children_are_recovered_with_their_parent(store: str, parent: Any) -> None:
+def test_stopped_compensations_of_children_are_recovered_with_their_parent(engine: str, parent: Any) -> None:
     FAIL.update({"end", "undo charge 0", "undo charge 2"})
     run = parent.using(id="p").start(3, None, "stop")
     settle()
@@ -455,7 +419,7 @@ def test_stopped_compensations_of_children_are_recovered_with_their_parent(store
     assert undone()[-1] == "undo before"
 
 
-def test_a_replay_keeps_the_children_that_it_may_have_to_compensate(store: str) -> None:
+def test_a_replay_keeps_the_children_that_it_may_have_to_compensate(engine: str) -> None:
     run = brief.using(id="p").start(3, 2, "stop")
     settle()
     assert run.state == "completed"
@@ -466,7 +430,7 @@ def test_a_replay_keeps_the_children_that_it_may_have_to_compensate(store: str) 
     assert other.state in ("failed", "rolling_back")
 
 
-def test_a_replay_in_place_says_that_the_children_of_the_map_are_not_compensated(store: str) -> None:
+def test_a_replay_in_place_says_that_the_children_of_the_map_are_not_compensated(engine: str) -> None:
     run = brief.using(id="p").start(3, 2, "stop")
     settle()
     plan = run.plan_replay("bills")
