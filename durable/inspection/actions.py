@@ -20,16 +20,17 @@ from django.utils.translation import gettext_lazy, ngettext
 from durable.core.entry_shapes import readable
 from durable.core.location import listed
 from durable.core.outcomes import HELD, ONCE, HeldReason
-from durable.core.records import ENDED, ActionOutcome, EntryKind, EntryStatus
+from durable.core.records import ENDED, ActionOutcome, EntryKind
 from durable.inspection.family import cancel_note, going_on_note
 from durable.inspection.humanize import with_reason
 from durable.inspection.pagination import on_visible
-from durable.inspection.progress import open_entries
+from durable.inspection.progress import unfinished_entries
 from durable.inspection.reading import read_alias
 from durable.inspection.wording import display_location
 from durable.models import OperatorAction, Run, SavedView
 from durable.models.run import RunQuerySet
 from durable.operations.verbs import RUN_VERBS
+from durable.store.tables.surveys import UNFINISHED
 
 WINDOW: Final = 100_000  # rows to search if no index serves a condition
 WINDOW_OF_VISIBLE: Final = 10_000  # rows to search for those on runs that a user may see
@@ -177,8 +178,6 @@ def list_views(owner_key: str, *, with_shared: bool = True) -> list[SavedView]:
     return list(found.order_by("name", "pk")[:MOST])
 
 
-_UNFINISHED: Final = [each.value for each in (EntryStatus.RUNNING, EntryStatus.UNKNOWN, EntryStatus.HELD)]
-
 #: The verbs that mean something for a run's children, and what says it.
 _OF_CHILDREN: Final[Mapping[str, Callable[[Run, RunQuerySet | None], str]]] = {
     "pause": going_on_note,
@@ -235,7 +234,7 @@ def _unsettled_note(run: Run, verb: str) -> str:
 
 def _unsettled(run: Run) -> list[tuple[str, bool]]:
     """Return the steps of which nobody knows whether they were done, and whether each has a rollback handler."""
-    found = open_entries(run, Q(status__in=_UNFINISHED))
+    found = unfinished_entries(run, *UNFINISHED)
     rows: list[Any] = list(found.filter(kind=EntryKind.STEP.value).order_by("ordinal").values_list("location", "data"))
     told = [(location, readable(EntryKind.STEP, data)) for location, data in rows]
     return [(location, "rollback" in data) for location, data in told if ONCE in data and _is_unknown(data)]

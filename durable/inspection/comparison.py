@@ -17,9 +17,11 @@ from durable.core.places import Place
 from durable.core.records import EntryStatus
 from durable.inspection.entry_detail import whole_data
 from durable.inspection.history_counts import remembered
+from durable.inspection.landmarks import landmarks_of
 from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error
 from durable.inspection.reading import read_alias
 from durable.models import Entry, Run
+from durable.store.tables.surveys import in_stretches
 
 PAGE: Final = 50  # places on one page
 MOST: Final = 50_000  # places of the left run, and places of the right one alone, that are paged through
@@ -84,7 +86,7 @@ def compare_runs(left: Run, right: Run, *, with_payloads: bool, start: int = 0) 
     numbers = [_count(recorded), _count_own(own, right, left)]
     of_left, of_right = (min(each, MOST) for each in numbers)
     start = min(max(0, start), max(0, of_left + of_right - 1))
-    shown = _places(recorded, start, min(start + PAGE, of_left))
+    shown = _first_places(left, start, min(start + PAGE, of_left))
     shown += _places(own, max(0, start - of_left), min(start + PAGE - of_left, of_right))
     read = _read(left, right, shown, with_payloads)
     return Comparison(
@@ -118,6 +120,18 @@ def _count_own(own: QuerySet[Entry], run: Run, other: Run) -> int:
         return _count(own)
     what = f"beside {other.state} {other.fence} {other.change_seq} {other.created_at.isoformat()} {other.id}"
     return remembered(run, what, partial(_count, own), lambda number: number)
+
+
+def _first_places(run: Run, start: int, end: int) -> list[str]:
+    """Return the locations of the run's entries between two positions, as `_places` does.
+
+    Of a long history that rests and was counted, it reads the part around these positions.
+    """
+    landmarks = landmarks_of(run)
+    if landmarks is None:
+        return _places(_entries(run), start, end)
+    stretches, begin = landmarks.around(start, end)
+    return _places(_entries(run).filter(in_stretches(stretches)), begin, begin + end - start)
 
 
 def _places(entries: QuerySet[Entry], start: int, end: int) -> list[str]:

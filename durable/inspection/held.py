@@ -27,7 +27,7 @@ from durable.core.records import EntryRecord, EntryStatus, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, is_held
 from durable.inspection.humanize import moment, printable, shortened
 from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error
-from durable.inspection.progress import open_entries
+from durable.inspection.progress import unfinished_entries
 from durable.inspection.reading import read_alias
 from durable.inspection.run_rules import rows_within
 from durable.inspection.wording import display_location
@@ -123,7 +123,7 @@ def held_of(run: Run, *, with_payloads: bool = False, locations: Iterable[str] |
 
     Two statements, one more where a worker has died, and two for arguments.
     """
-    found = open_entries(run, Q(status=EntryStatus.HELD.value))
+    found = unfinished_entries(run, EntryStatus.HELD)
     if locations is not None:
         found = found.filter(location__in=list(locations))
     entries: list[Any] = list(found.select_related("metadata").defer("output", "arguments").order_by("ordinal")[:MOST])

@@ -30,6 +30,8 @@ from durable.models.rows import dump_json, load_json
 
 logger = logging.getLogger("durable.inspection")
 
+_state_of: Final = HistoryCount.state_of
+
 _T = TypeVar("_T")
 
 LONG: Final = LONG_HISTORY  # the most entries of a history that is counted anew each time
@@ -90,6 +92,7 @@ COUNTED: Final = {
     "progress": "durable.inspection.progress.count_progress",
     "places": "durable.inspection.places.count_places",
     "events": "durable.inspection.events.count_events",
+    "landmarks": "durable.inspection.landmarks.count_landmarks",
 }
 
 
@@ -139,7 +142,3 @@ def _count(run_id: str, noted_at: datetime | None, now: datetime, counters: Coun
             row.update(noted_at=None)
         else:
             row.update(noted_at=None, counted_as=_state_of(run), counts=dump_json(counts))
-
-
-def _state_of(run: Run) -> str:
-    return f"{run.state} {run.fence} {run.change_seq} {run.created_at.isoformat()}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -18,8 +18,10 @@ from durable.inspection.history_counts import recalled, remembered
 from durable.inspection.reading import read_alias
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 from durable.models.history import EntryQuerySet
+from durable.store.tables.surveys import UNFINISHED
 
 MOST_OPEN: Final = 500  # entries
+_MOST_UNFINISHED: Final = 2_000  # entries whose keys are stored
 _MOST_CHILDREN: Final = 10_000  # that are counted
 #: The condition on the metadata of entries that are not completed, or whose compensation has failed.
 OPEN: Final = ~Q(status=EntryStatus.COMPLETED.value) | Q(rollback_error__isnull=False)
@@ -106,17 +108,22 @@ def newest_open(run: Run) -> Sequence[int]:
     return remembered(run, "open", lambda: list(newest[:MOST_OPEN]))
 
 
-def open_entries(run: Run, condition: Q) -> EntryQuerySet:
-    """Return the entries whose metadata meets the condition, which holds for open entries alone (`OPEN`).
+def unfinished_entries(run: Run, *statuses: EntryStatus) -> EntryQuerySet:
+    """Return the entries with one of these statuses, which are some of `UNFINISHED`.
 
-    It names columns without a prefix. A long history that rests and was counted is not read for it.
+    A long history that rests and was counted is not read for it, unless it has very many unfinished entries.
     """
-    counts = recalled(run, "progress")
-    entries = Entry.objects.using(read_alias())
-    if counts is None or len(counts["open"]) >= MOST_OPEN:
+    counts = recalled(run, "progress") or {}
+    keys = counts.get("unfinished")
+    condition, entries = _in_status(statuses), Entry.objects.using(read_alias())
+    if keys is None:
         return entries.few_of(run.id, condition)
-    found = EntryMetadata.objects.using(read_alias()).filter(condition, entry_id__in=counts["open"])
+    found = EntryMetadata.objects.using(read_alias()).filter(condition, entry_id__in=keys)
     return entries.filter(run=run.id, pk__in=found.values("pk"))
+
+
+def _in_status(statuses: Iterable[EntryStatus]) -> Q:
+    return Q(status__in=[each.value for each in statuses])
 
 
 def entries_counted(run: Run) -> int | None:
@@ -136,6 +143,7 @@ def count_progress(run: Run) -> dict[str, Any]:
     """Return the counts of the run's entries and failed attempts as JSON; three statements.
 
     `active` is in seconds, and `open` has the keys of the newest entries that are not completed or not compensated.
+    `unfinished` has those of all `UNFINISHED` entries, None for too many.
     """
     # Only steps make attempts.
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
@@ -153,9 +161,10 @@ def count_progress(run: Run) -> dict[str, Any]:
             compensated=Count("rollback_completed_at"),
             active=Sum(took, filter=is_own),
             open=_JoinedKeys("entry_id", filter=OPEN),
+            unfinished=_JoinedKeys("entry_id", filter=_in_status(UNFINISHED)),
         )
     )
-    keys = sorted(int(key) for key in (found["open"] or "").split(",") if key)
+    keys, unfinished = _keys(found["open"]), _keys(found["unfinished"])
     lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
     is_own = Q(started_at__gte=run.created_at) if run.replay_of_id else None
     attempts = Attempt.objects.using(read_alias()).filter(run=run)
@@ -164,9 +173,14 @@ def count_progress(run: Run) -> dict[str, Any]:
         **found,
         "begun": _newest_begin(run, found, keys),
         "open": keys[-MOST_OPEN:],
+        "unfinished": unfinished if len(unfinished) <= _MOST_UNFINISHED else None,
         "active": sum(each.total_seconds() for each in (found["active"], failed["took"]) if each is not None),
         "failed_attempts": failed["number"],
     }
+
+
+def _keys(joined: str | None) -> list[int]:
+    return sorted(int(key) for key in (joined or "").split(",") if key)
 
 
 def _newest_begin(run: Run, found: dict[str, Any], keys: Sequence[int]) -> int | None:

@@ -19,7 +19,7 @@ from django.db.models.sql.datastructures import Join
 
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape
-from durable.core.records import EntryKind, EntryStatus, Status, whole
+from durable.core.records import EntryKind, EntryStatus, RunRecord, Status, whole
 from durable.models.rows import ErrorField, JSONTextField, MomentField, NameField, Row, SafeTextField, choices, pack
 from durable.models.run import Run
 
@@ -259,6 +259,11 @@ class HistoryCount(Row):
         indexes = [
             models.Index(fields=["noted_at"], condition=Q(noted_at__isnull=False), name="durable_historycount_noted")
         ]
+
+    @staticmethod
+    def state_of(run: Run | RunRecord) -> str:
+        """Return the text of `counted_as` for the run's present state."""
+        return f"{run.state} {run.fence} {run.change_seq} {run.created_at.isoformat()}"
 
 
 class StepSave(Row):

@@ -127,7 +127,11 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         return None
     if run.message_count <= _SHORT and (entries := surveyor.short_history(_SHORT)):
         return _of_whole(at, run, location, entries, surveyor.messages(), is_given=is_given)
-    mark = None if run.lease_expires_at is None else surveyor.mark()
+    if run.lease_expires_at is None:
+        surveyor.find_landmarks(run)
+        mark = None
+    else:
+        mark = surveyor.mark()
     known = {each.location: each for each in surveyor.entries(_and_around([location]))}
     if location not in known and (first := surveyor.first_within(location)) is not None:
         known[first.location] = first

@@ -1,4 +1,5 @@
-"""Facts about a history without reading all of it: surveys for the plan of a replay, and outlines without values.
+"""Facts about a history without reading all of it: surveys for the plan of a replay, landmarks, and outlines without
+values.
 
 Owns the shapes. `durable.store.tables.surveys` queries a database; `survey_of` and `bare_entry` use a history in
 memory.
@@ -6,9 +7,10 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from durable.core.entry_shapes import readable
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message
@@ -84,6 +86,124 @@ def survey_of(history: Rewind, most: int) -> Survey:
 def listed(entries: Sequence[EntryRecord], most: int) -> Listed:
     """Return the locations of the first of these entries, and their number."""
     return Listed(tuple(each.location for each in entries[:most]), len(entries))
+
+
+class Sort(NamedTuple):
+    """What a plan has to know of an entry: its kind, and whether it has a rollback, which has something to undo."""
+
+    kind: str
+    is_handled: bool = False
+    is_compensable: bool = False
+
+    @property
+    def text(self) -> str:
+        """The sort as a key of JSON."""
+        return self.kind + "!" * (self.is_handled + self.is_compensable)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        kind = text.rstrip("!")
+        marks = len(text) - len(kind)
+        return cls(kind, is_handled=marks > 0, is_compensable=marks > 1)
+
+
+class Stretch(NamedTuple):
+    """The entries with the ordinals from `first` up to `end`, which is excluded.
+
+    Their keys are in the range from `low` to `high`. `numbers` counts them by their sort.
+    """
+
+    first: int
+    end: int
+    low: int
+    high: int
+    numbers: Mapping[Sort, int]
+
+    def number(self, sorts: Collection[Sort] | None = None) -> int:
+        """Return the number of entries of these sorts, or of all."""
+        return sum(number for sort, number in self.numbers.items() if sorts is None or sort in sorts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landmarks:
+    """Where the entries of a long history are, as counted while its run rested (`durable.inspection.landmarks`).
+
+    No index has the order in which entries began. The keys of a stretch lead to its entries, because rows were written
+    in about that order. The stretches are in order, and none is empty. `unfinished` are the keys of the entries that
+    run, are asked about or wait for a person; None for too many. `is_undone`: a rollback has undone some entry.
+    """
+
+    stretches: Sequence[Stretch]
+    unfinished: Sequence[int] | None = None
+    is_undone: bool = True
+
+    @classmethod
+    def load(cls, counts: Mapping[str, Any]) -> Self | None:
+        """Return the landmarks in the stored counts of a history; None if they have none."""
+        stored, progress = counts.get("landmarks"), counts.get("progress", {})
+        if stored is None:
+            return None
+        first, width = stored["first"], stored["width"]
+        return cls(
+            stretches=[
+                Stretch(
+                    first + position * width,
+                    first + (position + 1) * width,
+                    low,
+                    high,
+                    {Sort.parse(text): number for text, number in numbers.items()},
+                )
+                for position, low, high, numbers in stored["stretches"]
+            ],
+            unfinished=progress.get("unfinished"),
+            is_undone=bool(progress.get("compensated", True)),
+        )
+
+    def divided(self, after: int | None) -> tuple[list[Stretch], Stretch | None, list[Stretch]]:
+        """Return the stretches before an ordinal, the one that has it if not at its end, and those after it.
+
+        All are before None.
+        """
+        if after is None:
+            return [*self.stretches], None, []
+        before = [each for each in self.stretches if each.end <= after + 1]
+        behind = [each for each in self.stretches if each.first > after]
+        amid = self.stretches[len(before)] if len(before) + len(behind) < len(self.stretches) else None
+        return before, amid, behind
+
+    def around(self, start: int, end: int) -> tuple[list[Stretch], int]:
+        """Return the stretches with the entries from position `start` up to `end`, and where these begin in them."""
+        found, passed, begin = list[Stretch](), 0, 0
+        for each in self.stretches:
+            number = each.number()
+            if passed < end and passed + number > start:
+                begin = begin if found else start - passed
+                found.append(each)
+            passed += number
+        return found, begin
+
+
+def batches(stretches: Iterable[Stretch], sorts: Collection[Sort] | None, least: int) -> Iterator[list[Stretch]]:
+    """Yield the stretches that have entries of these sorts, in groups with at least so many of them."""
+    batch, number = list[Stretch](), 0
+    for each in stretches:
+        here = each.number(sorts)
+        if here:
+            batch.append(each)
+            number += here
+        if number >= least:
+            yield batch
+            batch, number = [], 0
+    if batch:
+        yield batch
+
+
+def numbers_of(stretches: Iterable[Stretch]) -> Counter[Sort]:
+    """Return the number of entries of each sort in the stretches."""
+    found = Counter[Sort]()
+    for each in stretches:
+        found.update(each.numbers)
+    return found
 
 
 #: Kinds of entries whose data no plan needs, so that it is not read if it is long.

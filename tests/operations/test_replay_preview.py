@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -20,12 +21,16 @@ from durable import Break, Context, Continue, Handle, current_step, get_run, wor
 from durable.core.errors import EntryNotFoundError
 from durable.core.records import Batch, EntryKind, EntryRecord, EntryStatus, RunRecord
 from durable.errors import StalePlanError
+from durable.inspection import landmarks
+from durable.inspection.history_counts import REST, count_long_histories
 from durable.models import Run
 from durable.operations import plan_replay
 from durable.operations.queries import record
 from durable.operations.replay_plan import ReplayPlan, StartsAgain, build_plan
 from durable.runtime import Runtime
 from durable.store import Store
+from durable.store.tables import surveys
+from durable.worker.executor import note
 from tests.operations.histories import BEGAN, made_history
 from tests.support.stores import passed, settle
 
@@ -69,23 +74,40 @@ def previewed(run_id: str, target: str, *, is_given: bool) -> ReplayPlan | str:
         return str(error)
 
 
+def count_ahead(run_id: str) -> None:
+    """Count the history as the sweep counts a long one, unless a worker has the run."""
+    note(run_id)
+    count_long_histories(timezone.now() + 2 * REST)
+
+
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["counted now", "counted ahead"])
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 1_000_000))
 @example(seed=30_785)  # a pruned loop with children goes back because of what a compensation has undone
 @example(seed=238)  # a pruned loop whose children the database does not know
-def test_what_is_counted_is_what_the_whole_history_says(at: Runtime, counted: None, seed: int) -> None:
+def test_what_is_counted_is_what_the_whole_history_says(
+    at: Runtime, counted: None, monkeypatch: pytest.MonkeyPatch, seed: int, is_ahead: bool
+) -> None:
     chance = Random(seed)
+    monkeypatch.setattr(landmarks, "_STRETCHES", chance.choice([1, 3, 8, 512]))
+    monkeypatch.setattr(surveys, "_MOST_BESIDE", chance.choice([5, 2_000]))
     made = made_history(chance, "run")
     targets = [*chance.sample(made.targets, min(5, len(made.targets))), "nowhere"]
     with undone():
         made.store(at.store)
+        if is_ahead:
+            count_ahead("run")
         for target, is_given in itertools.product(targets, (False, True)):
             expected = whole(at, made.run.id, target, is_given=is_given)
             assert previewed(made.run.id, target, is_given=is_given) == expected, f"{target} of {made.targets}"
 
 
-def test_so_is_a_history_whose_lists_are_longer_than_a_plans(at: Runtime, counted: None) -> None:
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["counted now", "counted ahead"])
+def test_so_is_a_history_whose_lists_are_longer_than_a_plans(
+    at: Runtime, counted: None, monkeypatch: pytest.MonkeyPatch, is_ahead: bool
+) -> None:
     """Sends among steps, the first ones far from each other, the others in a row."""
+    monkeypatch.setattr(landmarks, "_STRETCHES", 20)
     made = made_history(Random(1), "run")
     made.entries, made.messages = {}, []
     for number in range(400):
@@ -94,6 +116,8 @@ def test_so_is_a_history_whose_lists_are_longer_than_a_plans(at: Runtime, counte
         entry = EntryRecord(f"e{number}", kind, number, BEGAN, status=EntryStatus.COMPLETED, data=data)
         made.entries[entry.location] = replace(entry, finished_ordinal=1_000 + number, completed_at=BEGAN)
     made.store(at.store)
+    if is_ahead:
+        count_ahead("run")
     for target in ("e0", "e1", "e60", "e399"):
         plan = previewed("run", target, is_given=False)
         assert plan == whole(at, "run", target, is_given=False)

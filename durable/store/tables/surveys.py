@@ -9,6 +9,7 @@ before the next batch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import reduce
@@ -34,14 +35,25 @@ from django.db.models import (
     When,
 )
 from django.db.models.functions import Coalesce, Greatest, StrIndex, Substr
-from django.db.models.lookups import Contains, LessThanOrEqual
+from django.db.models.lookups import Contains, Exact, LessThanOrEqual
 
-from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState
+from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState, RunRecord
 from durable.core.rewind.rewinding import Region, simplified
-from durable.models import Child, Entry, EntryMetadata, QueueMessage
+from durable.models import Child, Entry, EntryMetadata, HistoryCount, QueueMessage
 from durable.models.history import EntryQuerySet
 from durable.models.rows import ByteLength, dump_json, in_batches, load_json
-from durable.store.surveys import BARE_KINDS, Listed, Mark, Survey, bare_data
+from durable.store.surveys import (
+    BARE_KINDS,
+    Landmarks,
+    Listed,
+    Mark,
+    Sort,
+    Stretch,
+    Survey,
+    bare_data,
+    batches,
+    numbers_of,
+)
 from durable.store.tables.rows import ENTRY, MESSAGE
 
 _HANDLER: Final = '"rollback":{'  # a key of an entry's data; in a text inside it the quotes are escaped
@@ -50,20 +62,34 @@ _COMPENSATED: Final = (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP)
 #: How far to search for the entries of a list, in multiples of its length: where they are expected, and if some are
 #: missing.
 _WIDE: Final = (16, 64)
-_UNFINISHED: Final = [each.value for each in (EntryStatus.RUNNING, EntryStatus.UNKNOWN, EntryStatus.HELD)]
+_MOST_BESIDE: Final = 2_000  # entries of the scopes around a replay's place that are read beside the landmarks
+_MOST_SCOPES: Final = 50  # of these scopes
+#: The statuses of an entry that runs, is asked about or waits for a person.
+UNFINISHED: Final = (EntryStatus.RUNNING, EntryStatus.UNKNOWN, EntryStatus.HELD)
 
 
 class RowSurveyor:
-    """Reads parts of one run's history, without values. Each method is one statement or two."""
+    """Reads parts of one run's history, without values. Each method is one statement or two.
+
+    With `landmarks` it reads a bounded number of entries where it would search the whole history.
+    """
 
     def __init__(self, alias: str, run_id: str) -> None:
         self.alias = alias
         self.run_id = run_id
+        self.landmarks: Landmarks | None = None
+
+    def find_landmarks(self, run: RunRecord) -> None:
+        """Read the landmarks of the history, if they were counted in this state of the run, which rests."""
+        found = HistoryCount.objects.using(self.alias).filter(run=run.id, counted_as=HistoryCount.state_of(run))
+        [counts] = found.values_list("counts", flat=True) or [""]
+        self.landmarks = Landmarks.load(load_json(counts)) if counts else None
 
     def short_history(self, most: int) -> list[EntryRecord]:
         """Return all entries in the order in which they began; none if they are more than `most`."""
-        is_long = Exists(self._rows.order_by("location")[most : most + 1])  # along the index
-        return entries_of(self.run_id, self._rows.filter(~is_long))
+        # Along the index. EXISTS would lose the order, and may then read the whole table.
+        beyond = Subquery(self._rows.order_by("location").values("pk")[most : most + 1])
+        return entries_of(self.run_id, self._rows.alias(beyond=beyond).filter(beyond__isnull=True))
 
     def messages(self) -> list[Message]:
         return messages_of(self._inbox.order_by("order"))
@@ -98,6 +124,8 @@ class RowSurveyor:
 
         They are in the order in which they began.
         """
+        if self.landmarks is not None and not self.landmarks.is_undone:
+            return []
         handled = self._rows.filter(_has_handler()).exclude(_in_any(gone))
         done = EntryMetadata.objects.using(self.alias).filter(entry=OuterRef("pk"))
         undone = Subquery(done.values("rollback_completed_at")[:1])
@@ -113,7 +141,12 @@ class RowSurveyor:
 
     def unfinished_steps(self) -> list[EntryRecord]:
         """Return the steps that run, are asked about or wait for a person."""
-        found = Entry.objects.using(self.alias).few_of(self.run_id, Q(status__in=_UNFINISHED))
+        if self.landmarks is not None and self.landmarks.unfinished is not None:
+            found = self._rows.filter(pk__in=self.landmarks.unfinished)
+        else:
+            found = Entry.objects.using(self.alias).few_of(
+                self.run_id, Q(status__in=[each.value for each in UNFINISHED])
+            )
         return entries_of(self.run_id, found.filter(kind=EntryKind.STEP.value))
 
     def survey(self, gone: Sequence[Region], *, kept: str | None, most: int) -> Survey:
@@ -121,6 +154,38 @@ class RowSurveyor:
 
         The entry at `kept` always stays.
         """
+        along = None if self.landmarks is None else self._survey_along(self.landmarks, gone, kept, most)
+        return along or self._survey_whole(gone, kept, most)
+
+    def _survey_along(self, landmarks: Landmarks, gone: Sequence[Region], kept: str | None, most: int) -> Survey | None:
+        """Return the survey from landmarks; None if the scopes around the regions have too many entries.
+
+        Entries outside of these scopes are deleted if they began after an ordinal. The landmarks say how many there
+        are. The entries inside are read.
+        """
+        regions = simplified(gone)
+        scopes = {each.partition("/")[0] for region in regions for each in (region.within, region.beside) if each}
+        if len(scopes) > _MOST_SCOPES:
+            return None
+        in_scopes = reduce(or_, (Q(location=each) | _below(each) for each in sorted(scopes)), Q(pk__in=[]))
+        columns = ("ordinal", "location", "kind", "is_handled", "is_compensable")
+        rows = self._rows.annotate(is_handled=is_handled(), is_compensable=is_compensable()).filter(in_scopes)
+        read = list(rows.order_by("location").values_list(*columns)[: _MOST_BESIDE + 1])  # along the index
+        if len(read) > _MOST_BESIDE:
+            return None
+        inside = sorted(
+            _Inside(
+                ordinal,
+                location,
+                Sort(kind, bool(handled), bool(compensable)),
+                is_gone=location != kept and any(each.covers(location, ordinal) for each in regions),
+            )
+            for ordinal, location, kind, handled, compensable in read
+        )
+        after = min((each.after for each in regions if not each.within), default=None)
+        return _Along(self._rows, landmarks, inside, after, ~in_scopes if scopes else Q()).survey(most)
+
+    def _survey_whole(self, gone: Sequence[Region], kept: str | None, most: int) -> Survey:
         is_gone = _in_any(gone) if kept is None else _in_any(gone) & ~Q(location=kept)
         groups = self._groups(is_gone)
         stays, steps, sends, races = (
@@ -249,6 +314,97 @@ class RowSurveyor:
         return Exists(own.filter(is_gone)) | (~Exists(own) & pruned)
 
 
+class _Inside(NamedTuple):
+    """An entry of the scopes around a replay's place."""
+
+    ordinal: int
+    location: str
+    sort: Sort
+    is_gone: bool
+
+
+class _Along:
+    """Makes a survey from landmarks.
+
+    `inside` are the entries of the scopes around the replay's place, and `outside` is the condition of all others, of
+    which those are deleted that began after the ordinal `after`.
+    """
+
+    def __init__(
+        self, rows: EntryQuerySet, landmarks: Landmarks, inside: Sequence[_Inside], after: int | None, outside: Q
+    ) -> None:
+        self._rows = rows
+        self._inside = inside
+        self._outside = outside
+        self._after = after
+        before, amid, behind = landmarks.divided(after)
+        self._stretches = {False: before, True: behind}
+        if amid is not None:
+            self._stretches = {False: [*before, amid], True: [amid, *behind]}
+        early, late = numbers_of(before), numbers_of(behind)
+        if amid is not None:
+            begun = self._early_of(amid)
+            early += begun
+            late += Counter(amid.numbers) - begun
+        for each in inside:
+            (early if after is None or each.ordinal <= after else late)[each.sort] -= 1
+            (late if each.is_gone else early)[each.sort] += 1
+        self._numbers = {False: +early, True: +late}
+
+    def survey(self, most: int) -> Survey:
+        gone, kept = self._numbers[True], self._numbers[False]
+        kinds = {sort.kind for sort in gone}
+
+        def of_kind(kind: EntryKind) -> Listed:
+            return self._listed([each for each in gone if each.kind == kind], most, Q(kind=kind.value), is_gone=True)
+
+        return Survey(
+            deleted=self._listed(gone, most, Q(), is_gone=True),
+            steps=of_kind(EntryKind.STEP),
+            sends=of_kind(EntryKind.SEND),
+            compensable=self._listed(
+                [each for each in gone if each.is_compensable], most, Q(_is_compensable()), is_gone=True
+            ),
+            kept=self._listed(kept, most, Q(), is_gone=False),
+            races=of_kind(EntryKind.RACE),
+            has_receipts=not kinds.isdisjoint([EntryKind.MESSAGE, EntryKind.LOOP, EntryKind.RACE]),
+            has_loops=EntryKind.LOOP in kinds,
+            has_handlers=any(each.is_handled for each in kept),
+            has_children=any(each.kind in (EntryKind.CHILD, EntryKind.MAP) for each in (*gone, *kept)),
+        )
+
+    def _early_of(self, amid: Stretch) -> Counter[Sort]:
+        """Count the entries of the stretch that began at the ordinal `after` or before; one statement."""
+        rows = self._rows.filter(in_stretches([amid]), ordinal__lte=self._after)
+        sorted_ = rows.annotate(is_handled=is_handled(), is_compensable=is_compensable())
+        numbers = sorted_.values("kind", "is_handled", "is_compensable").annotate(number=Count("id"))
+        found = numbers.values_list("kind", "is_handled", "is_compensable", "number")
+        return Counter({Sort(kind, bool(handled), bool(done)): number for kind, handled, done, number in found})
+
+    def _listed(self, sorts: Collection[Sort], most: int, condition: Q, *, is_gone: bool) -> Listed:
+        """Return the first entries of these sorts, which meet the condition; one statement for most lists."""
+        number = sum(self._numbers[is_gone][each] for each in sorts)
+        inside = [
+            (each.ordinal, each.location) for each in self._inside if each.is_gone == is_gone and each.sort in sorts
+        ]
+        outside = self._first_outside(sorts, min(most, number - len(inside)), condition, is_gone=is_gone)
+        in_order = sorted([*inside[:most], *outside])[:most]
+        return Listed(tuple(location for _, location in in_order), number)
+
+    def _first_outside(
+        self, sorts: Collection[Sort], most: int, condition: Q, *, is_gone: bool
+    ) -> list[tuple[int, str]]:
+        if self._after is not None:
+            condition &= Q(ordinal__gt=self._after) if is_gone else Q(ordinal__lte=self._after)
+        rows = self._rows.filter(condition, self._outside).order_by("ordinal").values_list("ordinal", "location")
+        found: list[tuple[int, str]] = []
+        for batch in batches(self._stretches[is_gone], sorts, most):
+            if len(found) >= most:
+                break
+            found += rows.filter(in_stretches(batch))[: most - len(found)]
+        return found
+
+
 class _Group(NamedTuple):
     """Entries of one kind: their number, and the ordinals of the first and the last."""
 
@@ -277,6 +433,34 @@ class _Span(NamedTuple):
         """Return the condition for the ordinals of the first `most` entries, if all were evenly spread."""
         end = self.first + (self.last - self.first + 1) * most // self.number
         return Q(ordinal__gte=self.first, ordinal__lte=end)
+
+
+def in_stretches(stretches: Sequence[Stretch]) -> Q:
+    """Return the condition that an entry of the run is in one of these stretches."""
+    each_in = (
+        Q(pk__gte=each.low, pk__lte=each.high, ordinal__gte=each.first, ordinal__lt=each.end) for each in stretches
+    )
+    return reduce(or_, each_in, Q(pk__in=[]))
+
+
+def is_handled() -> ExpressionWrapper[Any]:
+    """Return an expression: whether an entry has a rollback."""
+    return _flag(_has_handler())
+
+
+def is_compensable() -> ExpressionWrapper[Any]:
+    """Return an expression: whether a rollback has something to undo there, see `EntryRecord.is_compensable`."""
+    return _flag(_is_compensable())
+
+
+def _is_compensable() -> Q:
+    # A look-up for each entry with a rollback: for EXISTS, PostgreSQL may read the whole table instead.
+    metadata = EntryMetadata.objects.filter(entry=OuterRef("pk"), rollback_completed_at__isnull=True)
+    status = Coalesce(Subquery(metadata.values("status")[:1]), Value(""))
+    is_done = Q(Exact(status, Value(EntryStatus.COMPLETED.value)), kind=EntryKind.STEP.value)
+    has_started = Q(_data_contains('"child":"'), kind=EntryKind.CHILD.value)
+    has_started |= Q(_data_contains('"group":"'), kind=EntryKind.MAP.value)
+    return _has_handler() & (is_done | (has_started & ~Q(Exact(status, Value("")))))
 
 
 def _has_handler() -> Q:
