@@ -27,10 +27,11 @@ from durable.core.places import of_message
 from durable.core.records import EntryKind, MessageState
 from durable.inspection.entry_detail import inbox, newest_messages
 from durable.inspection.explain_states import awaited_queues
+from durable.inspection.landmarks import newest_of_kind
 from durable.inspection.payloads import TooLarge, former_messages, payload, read_within
 from durable.inspection.wording import command, display_location, display_queue
 from durable.inspection.workflow_code import declared_messages
-from durable.models import Entry, QueueMessage, Run
+from durable.models import QueueMessage, Run
 
 MOST_MESSAGES: Final = 30
 _MOST: Final = 4_000  # characters of a body that a row shows
@@ -190,9 +191,8 @@ def _send(request: HttpRequest, run_id: str, given: dict[str, Any]) -> None:
 
 def _known_queues(run: Run, awaited: list[str]) -> list[str]:
     """Return the queues that the run waits for now, then those that it has waited for or received messages in."""
-    found = Entry.objects.using(conf.DATABASE).filter(run=run, kind=EntryKind.MESSAGE.value).order_by("-ordinal")
-    waits = found.values_list("data", flat=True)
-    waited = [str(name) for data in waits[:_MOST_TEXT] for name in readable(EntryKind.MESSAGE, data)["names"]]
+    waits = newest_of_kind(run, EntryKind.MESSAGE, _MOST_TEXT).values_list("data", flat=True)
+    waited = [str(name) for data in waits for name in readable(EntryKind.MESSAGE, data)["names"]]
     sent = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order").values_list("queue", flat=True)
     names = [*awaited, *waited, *(unescape(each) for each in sent[:_MOST_TEXT])]
     return [each for each in dict.fromkeys(names) if not is_of_link(each)]

@@ -16,6 +16,7 @@ from durable.conf import conf
 from durable.core.records import ENDED, RunState
 from durable.inspection.activities import ActivityPage, activities_of, list_activities, read_stack, saved_by
 from durable.inspection.entry_detail import EntryDetail, read_entry_detail
+from durable.inspection.landmarks import at_ordinals
 from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.payloads import pretty, redacted_error, redacted_traceback
 from durable.inspection.wording import command, display_location, kind_in_words, told
@@ -80,11 +81,12 @@ def _is_recoverable(request: HttpRequest, run: Run, detail: EntryDetail) -> bool
 def _neighbours(run: Run, ordinal: int) -> tuple[str, str]:
     """Return the locations of the entries that began before and after; "" for none.
 
-    No index has the order of a history, so a statement reads all ordinals. One is enough if both are near, as usual.
+    No index has the order of a history, so a statement reads all ordinals unless they were counted ahead
+    (`durable.inspection.landmarks`). One is enough if both are near, as usual.
     """
     entries = Entry.objects.using(conf.DATABASE).filter(run=run)
-    near = entries.filter(ordinal__range=(ordinal - _NEAR, ordinal + _NEAR)).exclude(ordinal=ordinal)
-    found = list(near.order_by("ordinal").values_list("ordinal", "location"))
+    near = at_ordinals(run, ordinal - _NEAR, ordinal + _NEAR).exclude(ordinal=ordinal)
+    found = list(near.values_list("ordinal", "location"))
     before = [location for at, location in found if at < ordinal]
     after = [location for at, location in found if at > ordinal]
     if not before and ordinal > _NEAR:

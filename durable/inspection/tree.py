@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Count, Exists, Q, QuerySet
+from django.db.models import Count, Q, QuerySet, Subquery
 from django.utils import timezone
 from django.utils.translation import gettext
 
@@ -31,6 +31,7 @@ from durable.inspection.entry_detail import failed_note, given_note, link_of, lo
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.held import held_of
 from durable.inspection.history_counts import remembered
+from durable.inspection.landmarks import landmarks_of
 from durable.inspection.places import GRAVITY, HAS_FAILED, HAS_FAILED_TO_UNDO, scope_kind, title_of
 from durable.inspection.progress import entries_counted, has_more_entries, newest_open
 from durable.inspection.reading import read_alias
@@ -38,7 +39,7 @@ from durable.inspection.run_facts import tags_note
 from durable.inspection.shown import summary_of
 from durable.models import Attempt, Entry, Run
 from durable.models.rows import ByteLength, load_json
-from durable.store.tables.surveys import long_data, short_data
+from durable.store.tables.surveys import in_stretches, long_data, short_data
 
 PAGE: Final = 200  # nodes of one page
 LONG: Final = 5_000  # entries of a history that is read whole
@@ -463,8 +464,8 @@ def read_rows(run: Run, entries: int | None) -> list[Row] | None:
     if entries is not None:
         return list(found.values_list(*_COLUMNS))
     # The same statement checks whether it is long, in the order of the index: otherwise the whole table may be read.
-    is_long = Exists(_entries(run.id).order_by("location")[LONG : LONG + 1])
-    rows = list(found.filter(~is_long).values_list(*_COLUMNS))
+    beyond = Subquery(_entries(run.id).order_by("location").values("pk")[LONG : LONG + 1])  # EXISTS loses the order
+    rows = list(found.alias(beyond=beyond).filter(beyond__isnull=True).values_list(*_COLUMNS))
     return None if not rows and has_more_entries(run.id, 0) else rows
 
 
@@ -506,7 +507,7 @@ def _within(start: int, total: int) -> int:
 
 class _Order:
     """The entries of a run in the order in which they began. No index has that order, so each query reads the ordinals
-    of all.
+    of all, or of a part of a history that was counted ahead (`durable.inspection.landmarks`).
 
     Therefore a query returns `_BLOCK` entries, which are remembered for the next pages. `total` is the number of all
     entries; without it they are counted.
@@ -514,6 +515,7 @@ class _Order:
 
     def __init__(self, run: Run, total: int | None) -> None:
         self._run = run
+        self._landmarks = landmarks_of(run)
         self._entries = _entries(run.id)
         self.total = self._counted() if total is None else total
 
@@ -522,6 +524,10 @@ class _Order:
 
         One statement, and a second one unless the entry is one of the newest.
         """
+        if self._landmarks is not None:
+            passed, amid, _ = self._landmarks.divided(ordinal - 1)
+            here = 0 if amid is None else self._entries.filter(in_stretches([amid]), ordinal__lt=ordinal).count()
+            return sum(each.number() for each in passed) + here
         ordinals, _ = self._newest()
         after = len(ordinals) - bisect_right(ordinals, ordinal)
         if after < len(ordinals):
@@ -531,6 +537,10 @@ class _Order:
 
     def keys(self, start: int, size: int) -> list[int]:
         """Return the keys of `size` entries from a position on; one statement."""
+        if self._landmarks is not None:
+            stretches, begin = self._landmarks.around(start, start + size)
+            found = self._entries.filter(in_stretches(stretches)).order_by("ordinal").values_list("pk", flat=True)
+            return list(found[begin : begin + size])
         if start >= self.total - _BLOCK:
             _, newest = self._newest()
             begin = max(0, self.total - len(newest))
@@ -541,6 +551,8 @@ class _Order:
         return list(block[start - begin : start - begin + size])
 
     def _counted(self) -> int:
+        if self._landmarks is not None:
+            return sum(each.number() for each in self._landmarks.stretches)
         return remembered(self._run, "entries", self._entries.order_by("location").count)
 
     def _newest(self) -> tuple[array[int], array[int]]:

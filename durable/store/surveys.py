@@ -171,6 +171,15 @@ class Landmarks:
         amid = self.stretches[len(before)] if len(before) + len(behind) < len(self.stretches) else None
         return before, amid, behind
 
+    def between(self, first: int, last: int) -> list[Stretch]:
+        """Return the stretches that have these ordinals."""
+        return [each for each in self.stretches if each.first <= last and first < each.end]
+
+    def with_newest(self, kind: str, most: int) -> list[Stretch]:
+        """Return the stretches that have the newest entries of a kind, `most` of them if there are so many."""
+        sorts = {sort for each in self.stretches for sort in each.numbers if sort.kind == kind}
+        return next(batches(reversed(self.stretches), sorts, most), [])
+
     def around(self, start: int, end: int) -> tuple[list[Stretch], int]:
         """Return the stretches with the entries from position `start` up to `end`, and where these begin in them."""
         found, passed, begin = list[Stretch](), 0, 0

@@ -1,7 +1,9 @@
 """No page grows with the tables: the same number of statements, each along an index, however many runs there are."""
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 from django.db import connection
@@ -11,7 +13,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from durable.admin import audit_log, steps_page
-from durable.inspection import history_counts, run_lanes, tree
+from durable.inspection import comparison, history_counts, landmarks, run_lanes, tree
 from durable.inspection.bulks import failed_again
 from durable.inspection.family import CAP, count_children
 from durable.inspection.run_lanes import WINDOW
@@ -21,6 +23,7 @@ from durable.models import Cause, Failure, OperatorAction, Run
 from durable.operations.prune import prune
 from durable.retention import Policy
 from durable.store import store_for
+from durable.worker.executor import note
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.admin.pages import log_url, url
 from tests.support.plans import blocks, most_read, read, scans, sifted, sorts
@@ -144,6 +147,48 @@ def test_the_next_page_of_a_long_history_reads_what_it_shows(
     assert first > 2 * ENTRIES  # its progress is counted, and its order is read
     shown = page.context["tree"].size
     assert all(each <= 4 * shown for each in others), rows
+
+
+#: Pages that show a part of a history in its order, or say what a verb does to it.
+OF_A_PART = {
+    "replay": ("replay", LONG, {"at": "step 500"}),
+    "compare": ("compare", "run-00000200", {"with": LONG}),
+    "compare further": ("compare", "run-00000200", {"with": LONG, "start": "90"}),
+    "step": ("step", LONG, {"at": "step 500"}),
+    "send": ("send", LONG, {}),
+    "cancel": ("act", LONG, {}),
+    "history": ("change", LONG, {"part": "history", "start": "500"}),
+}
+
+
+@pytest.mark.parametrize(("name", "key", "query"), OF_A_PART.values(), ids=OF_A_PART)
+def test_of_a_history_that_was_counted_ahead_a_part_is_read(
+    crowd: None, operator: Client, monkeypatch: pytest.MonkeyPatch, name: str, key: str, query: dict[str, str]
+) -> None:
+    monkeypatch.setattr(import_module("durable.operations.replay"), "_SHORT", -1)
+    monkeypatch.setattr(landmarks, "_STRETCHES", 10)
+    monkeypatch.setattr(comparison, "MOST", 100)
+    monkeypatch.setattr(history_counts, "LONG", ENTRIES // 2)
+    monkeypatch.setattr(tree, "LONG", ENTRIES // 2)
+
+    def shown() -> tuple[str, int, list[str]]:
+        monkeypatch.setattr(history_counts, "_results", OrderedDict())
+        with CaptureQueriesContext(connection) as queries:
+            page = operator.get(url(name, key, *(["cancel"] if name == "act" else [])), query)
+        assert page.status_code == 200
+        changing = r'[0-9T:.+-]{6,}|(value|nonce)="[^"]*"|[0-9]+ (ms|s|min|h)\b'
+        words = re.sub(changing, "", page.content.decode())
+        read_rows = max(read(queries, table) for table in ("durable_entry", "durable_entrymetadata"))
+        return words, read_rows, scans(queries, GROWING)
+
+    before, rows, _ = shown()
+    assert rows > ENTRIES // 2
+    note(LONG)
+    history_counts.count_long_histories(timezone.now() + 2 * history_counts.REST)
+    after, rows, scanned = shown()
+    assert after == before
+    assert rows <= ENTRIES // 2
+    assert scanned == []
 
 
 def test_pages_by_key_lose_and_repeat_nothing(crowd: None) -> None:

@@ -13,13 +13,16 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import get_run
+from durable.core.records import EntryKind
 from durable.definitions import Workflow
-from durable.inspection import events, history_counts, places
+from durable.inspection import comparison, events, history_counts, landmarks, places, progress, tree
+from durable.inspection.comparison import compare_runs
 from durable.inspection.events import list_events
 from durable.inspection.progress import entries_counted, newest_open, open_keys_of_long, progress_of
 from durable.inspection.timeline import build_timeline
-from durable.models import HistoryCount, Run
+from durable.models import Entry, EntryMetadata, HistoryCount, Run
 from durable.store import store_for
+from durable.store.tables.surveys import UNFINISHED
 from durable.worker.executor import note
 from durable.worker.timer import Chores
 from tests.admin import flows
@@ -84,6 +87,61 @@ def test_what_is_stored_is_what_a_page_counts(
     run = found("run")
     assert history_counts.stored(run, "progress") is not None
     assert everything(run, now) == before
+
+
+@pytest.mark.parametrize("stretches", [1, 3, 512])
+@pytest.mark.parametrize("flow", [flows.many, flows.album, flows.looping, flows.odd])
+def test_what_is_stored_has_the_order_of_the_history(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, flow: Workflow[Any, Any], stretches: int
+) -> None:
+    monkeypatch.setattr(landmarks, "_STRETCHES", stretches)
+    monkeypatch.setattr(comparison, "PAGE", 4)
+    stage.start(flow, *([12] if flow in (flows.many, flows.looping) else []), id="run")
+    stage.start(flows.many, 3, id="other")
+    ordinals = Entry.objects.filter(run="run").values_list("ordinal", flat=True)
+
+    def in_order(run: Run) -> list[Any]:
+        order, other = tree._Order(run, None), found("other")
+        starts = range(order.total)
+        return [
+            [order.keys(start, size) for start in starts for size in (1, 4)],
+            [order.position(ordinal) for ordinal in ordinals],
+            [compare_runs(run, other, with_payloads=False, start=start).rows for start in starts],
+            [list(landmarks.newest_of_kind(run, kind, 2)) for kind in EntryKind],
+            [list(landmarks.at_ordinals(run, ordinal - 2, ordinal + 2)) for ordinal in ordinals],
+        ]
+
+    before = in_order(found("run"))
+    note("run")
+    history_counts.count_long_histories(later())
+    forget(monkeypatch)
+    assert landmarks.landmarks_of(found("run")) is not None
+    assert in_order(found("run")) == before
+
+
+@pytest.mark.parametrize("most", [0, 2_000])
+def test_what_is_unfinished_is_stored_unless_it_is_very_much(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Many entries are open: their keys do not tell which wait for a person."""
+    monkeypatch.setattr(progress, "MOST_OPEN", 2)
+    monkeypatch.setattr(progress, "_MOST_UNFINISHED", most)
+    stage.start(flows.many, 30, id="run")
+    entries = EntryMetadata.objects.filter(entry__run="run").order_by("entry")
+    keys = list(entries.values_list("entry", flat=True))
+    statuses = dict(zip(keys, [*UNFINISHED, *["exhausted"] * 10], strict=False))
+    for key, status in statuses.items():
+        entries.filter(entry=key).update(status=status)
+    note("run")
+    history_counts.count_long_histories(later())
+    run = found("run")
+    with CaptureQueriesContext(connection) as queries:
+        for status in UNFINISHED:
+            unfinished = progress.unfinished_entries(run, status)
+            assert [statuses[each.pk] for each in unfinished] == [status]
+    searched = ["entry_id IN (SELECT" in each["sql"] or "ARRAY(SELECT" in each["sql"] for each in queries]
+    assert any(searched) is not bool(most)
+    assert len(progress.unfinished_entries(run, *UNFINISHED)) == len(UNFINISHED)
 
 
 def test_pages_do_not_count_what_is_stored(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
