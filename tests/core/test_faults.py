@@ -147,8 +147,23 @@ def test_8_names_cannot_look_like_paths(h: Harness, flavour: Flavour) -> None:
     assert len(set(locations)) == len(locations) == 9
 
 
-def test_9_what_the_code_does_not_visit_is_listed_in_the_order_of_the_records(h: Harness, flavour: Flavour) -> None:
-    """Fault 9: it was not noticed at the root."""
+def test_9_an_entry_that_the_code_does_not_visit_is_noticed_at_the_root(h: Harness, flavour: Flavour) -> None:
+    """Fault 9: it was not, at the root."""
+    steps = ["a", "b"]
+
+    async def ship(ctx: Any) -> Any:
+        for name in steps:
+            await ctx.step(name, int)
+        if len(steps) > 1:
+            await ctx.sleep("rest", 60)
+
+    run = h.start(flavour(ship))
+    h.run(run)
+    steps.pop()
+    check_failed(h.run(run), "HistoryDivergedError", 'the code ended, but the history goes on with "b", "rest"')
+
+
+def test_what_the_code_does_not_visit_is_listed_in_the_order_of_the_records(h: Harness, flavour: Flavour) -> None:
     is_old = [True]
 
     async def ship(ctx: Any) -> Any:
@@ -167,7 +182,7 @@ def test_9_what_the_code_does_not_visit_is_listed_in_the_order_of_the_records(h:
     run = h.start(flavour(ship))
     h.run(run)
     is_old.clear()
-    assert 'the code ended, but the history goes on with "z", "m", "b"' in error_of(h.run(run)).message
+    assert 'but the history goes on with "z", "m", "b"' in error_of(h.run(run)).message
 
 
 class Gate:

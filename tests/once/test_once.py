@@ -14,7 +14,7 @@ from durable import Context, CriticalError, Found, NotDone, Unknown, current_ste
 from durable.core.options import options_of
 from durable.errors import EntryNotFoundError, InvalidTransitionError, StepExhaustedError
 from durable.testing import Harness, SimulatedCrash
-from tests.support.errors import check_failed, error_of
+from tests.support.errors import check_failed
 
 
 class BankError(Exception):
@@ -221,7 +221,8 @@ class TestVerify:
         run = h.start(charging(bank, verify_retries=0))
         h.run(run)
         [held] = h.held(run)
-        assert "verify returns Found(value), NotDone(reason) or Unknown(reason)" in error_of(held).message
+        assert held.error is not None
+        assert "verify returns Found(value), NotDone(reason) or Unknown(reason)" in held.error.message
 
     def test_an_output_that_cannot_be_recorded_is_asked_about(self, h: Harness) -> None:
         def code(ctx: Context) -> object:
