@@ -140,11 +140,7 @@ def test_a_delivery_and_the_end_of_the_wait(race: Race, how: str) -> None:
 # -- a broadcast to 10,000 waiting runs, whose deliverers die again and again
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres]
-
-QUEUE = "durable.link:event:0123456789abcdef0123456789abcdef:news"
 RUNS = 10_000
-MESSAGE_OF = partial(delivery, copied=lambda text, _old, _new: text)
 
 
 def a_crowd() -> None:

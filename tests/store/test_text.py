@@ -191,55 +191,57 @@ def write(alias: str, column: str, moment: str, run_id: str) -> None:
 
 
 @pytest.fixture
-def store(postgres_store: PostgresStore) -> PostgresStore:
+def two_runs(postgres_store: PostgresStore) -> PostgresStore:
     postgres_store.create([a_run("one", wake_at=NOW), a_run("two", wake_at=NOW)])
     return postgres_store
 
 
 @pytest.mark.parametrize("moment", UNREADABLE)
-def test_an_unreadable_time_hides_no_other_run(store: PostgresStore, moment: str) -> None:
-    write(store.alias, "wake_at", moment, "one")
-    runs = {run.id: run for run in Run.objects.using(store.alias)}
+def test_an_unreadable_time_hides_no_other_run(two_runs: PostgresStore, moment: str) -> None:
+    write(two_runs.alias, "wake_at", moment, "one")
+    runs = {run.id: run for run in Run.objects.using(two_runs.alias)}
     assert set(runs) == {"one", "two"}
     assert runs["one"].wake_at == shown(moment)
-    assert runs["two"].wake_at == the(store, "two").wake_at
-    assert the(store, "one").wake_at == shown(moment)
-    assert dict(Run.objects.using(store.alias).values_list("id", "wake_at"))["one"] == shown(moment)
+    assert runs["two"].wake_at == the(two_runs, "two").wake_at
+    assert the(two_runs, "one").wake_at == shown(moment)
+    assert dict(Run.objects.using(two_runs.alias).values_list("id", "wake_at"))["one"] == shown(moment)
 
 
-def test_the_largest_of_unreadable_times_can_be_asked_for(store: PostgresStore) -> None:
-    write(store.alias, "wake_at", "infinity", "one")
-    assert Run.objects.using(store.alias).aggregate(Max("wake_at"))["wake_at__max"] == LATEST
+def test_the_largest_of_unreadable_times_can_be_asked_for(two_runs: PostgresStore) -> None:
+    write(two_runs.alias, "wake_at", "infinity", "one")
+    assert Run.objects.using(two_runs.alias).aggregate(Max("wake_at"))["wake_at__max"] == LATEST
 
 
 @pytest.mark.parametrize("moment", UNREADABLE)
 @pytest.mark.parametrize("is_observed", [False, True])
-def test_a_claim_passes_by_no_run_for_an_unreadable_time(store: PostgresStore, moment: str, is_observed: bool) -> None:
-    write(store.alias, "start_tag", moment, "one")
+def test_a_claim_passes_by_no_run_for_an_unreadable_time(
+    two_runs: PostgresStore, moment: str, is_observed: bool
+) -> None:
+    write(two_runs.alias, "start_tag", moment, "one")
     if is_observed:
-        connection = connections[store.alias]
+        connection = connections[two_runs.alias]
         with connection.execute_wrapper(lambda run, *args: run(*args)):
-            claimed = store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
+            claimed = two_runs.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
     else:
-        claimed = store.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
+        claimed = two_runs.claim(queue="q", now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
     assert {run.id for run in claimed} == {"one", "two"}
 
 
 @pytest.mark.parametrize("is_observed", [False, True])
 @pytest.mark.parametrize("moment", UNREADABLE)
-def test_a_history_with_an_unreadable_time_is_loaded(store: PostgresStore, moment: str, is_observed: bool) -> None:
-    commit(store, started(store, "other"), entries=[an_entry("a"), an_entry("b", ordinal=2)])
-    with connections[store.alias].cursor() as cursor:
+def test_a_history_with_an_unreadable_time_is_loaded(two_runs: PostgresStore, moment: str, is_observed: bool) -> None:
+    commit(two_runs, started(two_runs, "other"), entries=[an_entry("a"), an_entry("b", ordinal=2)])
+    with connections[two_runs.alias].cursor() as cursor:
         cursor.execute("UPDATE durable_entrymetadata SET next_attempt_at = %s", [moment])
         cursor.execute(
             "INSERT INTO durable_runlimit (run_id, deadline, length, work_limit, worked) VALUES ('other', %s, NULL, NULL, 0)",
             [moment],
         )
     if is_observed:
-        with connections[store.alias].execute_wrapper(lambda run, *args: run(*args)):
-            history = store.load("other")
+        with connections[two_runs.alias].execute_wrapper(lambda run, *args: run(*args)):
+            history = two_runs.load("other")
     else:
-        history = store.load("other")
+        history = two_runs.load("other")
     assert [entry.next_attempt_at for entry in history] == [shown(moment)] * 2
     assert history.limits is not None
     assert history.limits.deadline == shown(moment)
