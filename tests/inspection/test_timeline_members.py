@@ -136,7 +136,7 @@ def test_the_times_of_a_closed_member_are_those_of_its_entries(stage: Stage, how
     began = stage.now - timedelta(hours=1)
     for number, copy in enumerate(("copy 0", "copy 1", "copy 2")):
         moment = began + timedelta(minutes=number)
-        metadata = EntryMetadata.objects.filter(entry__run=run, entry__location=f"rounds/~2/{copy}")
+        metadata = EntryMetadata.objects.filter(entry=Entry.objects.get(run=run, location=f"rounds/~2/{copy}"))
         metadata.update(created_at=moment, last_attempt_at=moment, completed_at=moment + timedelta(seconds=30))
     members = members_of(build_timeline(run, stage.now, opened="rounds/~#"), "rounds/~#")
     [row] = [row for row in members if row.place == "rounds/~2"]
@@ -248,7 +248,7 @@ def record(run: Run, stage: Stage, found: Sequence[tuple[str, str]]) -> None:
 
 def fail(run: Run, location: str, attempts: int) -> None:
     """Say that a step has used up its attempts."""
-    metadata = EntryMetadata.objects.filter(entry__run=run, entry__location=location)
+    metadata = EntryMetadata.objects.filter(entry=Entry.objects.get(run=run, location=location))
     metadata.update(status="exhausted", attempts=attempts, completed_at=None)
     at = metadata.get().created_at
     Attempt.objects.bulk_create(
