@@ -30,7 +30,7 @@ from durable.streams.reading import END, Chunk
 from tests.faults.passing import pass_once
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection", "no_thread_is_left")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
 
 #: What the step does next, by run: it emits each value, and ends with None.
 _LINES: dict[str, Line] = {}
@@ -151,6 +151,15 @@ def emitted(handle: Handle, *, fence: int, attempt: int = 1, number: int = 1, va
 @pytest.fixture
 def run() -> Handle:
     return writing_flow.start()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(hub, "_IDLE", 0.05)
+    monkeypatch.setattr(chunks, "_IDLE", 0.05)
+    monkeypatch.setattr(hub, "_LOOK_EVERY", 0.2)
+    yield
+    eventually(lambda: not {"durable-stream-readers", "durable-chunks"} & {each.name for each in threading.enumerate()})
 
 
 def test_chunks_come_while_the_step_runs_and_its_result_at_last(run: Handle) -> None:

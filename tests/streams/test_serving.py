@@ -22,14 +22,23 @@ from durable.api import stream as views
 from durable.core.records import StepChunk
 from durable.handles import Handle
 from durable.notifier import chunks
-from durable.streams import reading
+from durable.streams import hub, reading
 from tests.api import workflows
 from tests.api.serving import asgi_server
 from tests.api.streaming import parsed
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection", "no_thread_is_left")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
 SSE = {"Accept": "text/event-stream"}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for module in (hub, chunks):
+        monkeypatch.setattr(module, "_IDLE", 0.05)
+    monkeypatch.setattr(hub, "_LOOK_EVERY", 0.2)
+    yield
+    eventually(lambda: not {"durable-stream-readers", "durable-chunks"} & {each.name for each in threading.enumerate()})
 
 
 @pytest.fixture
@@ -121,9 +130,7 @@ def none_of(_request: Any, runs: Any) -> Any:
 
 
 @pytest.fixture
-def token(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The token of a user who may read streams of a server, which keeps no connection to the database."""
-    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+def token() -> str:
     return str(Token.objects.create(user=User.objects.create_superuser("root", password=None)).key)
 
 
@@ -153,7 +160,10 @@ def opened(client: httpx.Client, after: str = "") -> Iterator[Iterator[tuple[str
 
 
 @pytest.mark.slow
-def test_an_open_connection_gets_each_chunk_and_goes_on_behind_it(run: Handle, token: str) -> None:
+def test_an_open_connection_gets_each_chunk_and_goes_on_behind_it(
+    run: Handle, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     with served(token) as client:
         with opened(client) as events:
             emit(run, 1)
@@ -174,6 +184,7 @@ def test_an_open_connection_gets_each_chunk_and_goes_on_behind_it(run: Handle, t
 def test_a_process_and_a_user_have_a_bounded_number_of_streams(
     run: Handle, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     monkeypatch.setattr(views, "MOST_OF_ONE", 2)
     emit(run, 1)
     with served(token) as client, opened(client) as first, opened(client) as second:
@@ -190,6 +201,7 @@ def test_a_process_and_a_user_have_a_bounded_number_of_streams(
 def test_a_user_who_loses_the_permission_loses_the_stream(
     run: Handle, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     monkeypatch.setattr(broadcaster, "RIGHTS", 0.0)
     with served(token) as client, opened(client) as events:
         emit(run, 1)
@@ -210,6 +222,7 @@ def none_of_hidden(_request: Any, runs: Any) -> Any:
 def test_a_user_from_whom_the_run_is_hidden_loses_the_stream(
     run: Handle, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     monkeypatch.setattr(broadcaster, "RIGHTS", 0.0)
     rule = {**settings.DURABLE, "API_RUNS": "tests.streams.test_serving.none_of_hidden"}
     with override_settings(DURABLE=rule), served(token) as client, opened(client) as events:
