@@ -164,9 +164,8 @@ class OperatorActionAdmin(ReadOnly, _ModelAdmin):
         """Show the list under its own name: there is nothing to select."""
         try:
             with from_replica(), reading(), viewers_zone(request):
-                response: Any = super().changelist_view(
-                    request, {"title": gettext("Audit log"), **(extra_context or {})}
-                )
+                titled = {"title": gettext("Audit log"), **(extra_context or {})}
+                response: Any = super().changelist_view(request, titled)
                 if isinstance(response, TemplateResponse):
                     response.context_data = {**(response.context_data or {}), **self._shown(response)}
                     response.render()  # this reads the rows
@@ -176,11 +175,7 @@ class OperatorActionAdmin(ReadOnly, _ModelAdmin):
             return self._too_long(request, error)
 
     def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show one action."""
         if request.method == "POST" or not self.has_view_permission(request):

@@ -22,7 +22,7 @@ from durable.inspection.reading import reading
 from durable.inspection.runs import RunCriteria, failed_attempts, list_runs
 from durable.inspection.undone import is_undone
 from durable.inspection.wording import command
-from durable.operations.audit import PERMISSIONS, acting_as
+from durable.operations.audit import acting_as
 from durable.operations.causes import mute, note, unmute
 from durable.operations.verbs import RUN_VERBS
 
@@ -68,11 +68,7 @@ def show(admin: AdminPages, request: HttpRequest, fingerprint: str) -> HttpRespo
 
 def mark(admin: AdminPages, request: HttpRequest, fingerprint: str, name: str) -> HttpResponse:
     """Mute the cause, unmute it, or save a note on it."""
-    for permission in (PERMISSIONS["mute"], "view_run"):
-        if not access.may(request, permission):
-            if request.method == "POST":
-                action_page.log_denied(request, name if name in _SAVED else "mute", permission, "")
-            access.demand(request, permission)
+    action_page.admit(request, name if name in _SAVED else "mute", "")
     if name not in _SAVED:
         raise Http404(action_page.no_verb(name, _SAVED))
     form = (NoteForm if name == "note" else MuteForm)(pages.posted(request))

@@ -151,13 +151,7 @@ def ended_charts(
 
 
 def _drawn(
-    now: datetime,
-    name: str,
-    title: str,
-    throughput: Throughput,
-    marks: Sequence[TimeMark],
-    runs_url: str,
-    site: str,
+    now: datetime, name: str, title: str, throughput: Throughput, marks: Sequence[TimeMark], runs_url: str, site: str
 ) -> EndedCharts:
     most = _round_up(max((bar.total for bar in throughput.bars), default=0))
     low, high = _range(throughput)
@@ -172,9 +166,7 @@ def _drawn(
         marks=[_mark(throughput, each, site) for each in marks if throughput.begins <= each.at],
         scale=[thousands(most), thousands(most // 2), "0"],
         durations=[span(high, 1), span(math.sqrt(low * high), 1), span(low, 1)],
-        times=[
-            *(_clock(throughput.begins + position * (throughput.end - throughput.begins) / 4) for position in range(4))
-        ],
+        times=[_clock(throughput.begins + part * (throughput.end - throughput.begins) / 4) for part in range(4)],
         median=_lines([bar.median for bar in throughput.bars], low, high),
         slow=_lines([bar.slow for bar in throughput.bars], low, high),
         uncounted=f"{known:.1f}" if known < width else "",
@@ -192,6 +184,7 @@ def _shapes(throughput: Throughput, position: int, bar: Bar, most: int, runs_url
             top = max(0.0, top - height)
             parts.append({"kind": kind, "y": f"{top:.1f}", "height": f"{height:.1f}"})
     end = bar.begins + throughput.width
+    ended_between = {"finished_from": bar.begins.isoformat(), "finished_until": end.isoformat(), "sort": "-finished_at"}
     when = _("%(begin)s to %(end)s") % {"begin": _clock(bar.begins), "end": _clock(end)}
     cells, ended, took = dict[str, str](), "", ""
     if bar.total:
@@ -208,7 +201,7 @@ def _shapes(throughput: Throughput, position: int, bar: Bar, most: int, runs_url
         x=f"{position * STEP + 0.5}",
         left=f"{position * STEP}",
         parts=parts,
-        url=_list_url(runs_url, bar.begins, end) if bar.total else "",
+        url=runs_url + urlencode(ended_between) if bar.total else "",
     )
 
 
@@ -220,11 +213,6 @@ def _cells(bar: Bar) -> dict[str, str]:
         **{name: thousands(number) for name, number in numbers.items()},
         **{name: "—" if seconds is None else span(seconds) for name, seconds in times.items()},
     }
-
-
-def _list_url(runs_url: str, begin: datetime, end: datetime) -> str:
-    ended = {"finished_from": begin.isoformat(), "finished_until": end.isoformat(), "sort": "-finished_at"}
-    return runs_url + urlencode(ended)
 
 
 def _mark(throughput: Throughput, mark: TimeMark, site: str) -> ChartMark:

@@ -92,11 +92,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             is_kept = done in ("claim", "release", "comment")
             return HttpResponseRedirect(own if is_kept else back or admin.url("inbox"))
     card = card_of(admin, request, question, shown(question, posted, problem))
-    context = {
-        "title": question.name,
-        "card": replace(card, url=own),
-        "place": "durable_run_inbox",
-    }
+    context = {"title": question.name, "card": replace(card, url=own), "place": "durable_run_inbox"}
     return admin.page(request, "question", context, status=status)
 
 

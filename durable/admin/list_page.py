@@ -77,12 +77,7 @@ COLUMNS: Final = (
     Column(name="what", title=gettext_lazy("What it does")),
     Column(name="status", title=gettext_lazy("Progress")),
     Column(name="failed", title=gettext_lazy("Failed attempts"), is_number=True),
-    Column(
-        name="created",
-        title=gettext_lazy("Created"),
-        orders=(RunOrder.NEWEST, RunOrder.OLDEST),
-        is_number=True,
-    ),
+    Column(name="created", title=gettext_lazy("Created"), orders=(RunOrder.NEWEST, RunOrder.OLDEST), is_number=True),
     Column(
         name="finished",
         title=gettext_lazy("Ended"),

@@ -345,7 +345,8 @@ def _advice_of(run: FailedRun | None, *, is_alone: bool) -> str:
 def _row_of_finding(finding: Finding, site: str, *, with_children: bool) -> Row:
     list_url, list_title = "", _("In the list")
     if finding.wanted is not None:
-        list_url = _list_url(query_of(finding.wanted, with_children=with_children), site)
+        query = query_of(finding.wanted, with_children=with_children)
+        list_url = reverse("admin:durable_run_changelist", current_app=site) + query
     url, verbs = _ways_on(finding, site)
     if not list_url:
         list_url, list_title = url, str(_OPENED.get(finding.kind, _("Look")))
@@ -444,10 +445,6 @@ def _key_of(finding: Finding) -> str:
     return finding.kind if wanted is None else f"{finding.kind} {wanted.queue}{wanted.workflow}"
 
 
-def _list_url(query: str, site: str) -> str:
-    return reverse("admin:durable_run_changelist", current_app=site) + query
-
-
 def _named(names: Sequence[str]) -> str:
     more = len(names) - _MOST_WORKFLOWS
     shown = list(names[:_MOST_WORKFLOWS])
@@ -538,10 +535,7 @@ def _attention(now: datetime, workers: Workers, site: str, *, has_children: bool
     causes, further = causes_and_lines(now, most=CAUSES, lines=MOST - CAUSES + 1)
     findings = collect_findings(now, workers, failed=[])  # failed runs are shown by cause
     return Attention(
-        rows=[
-            *rows_of_causes(causes, site),
-            *rows_of_findings(findings, site, with_children=has_children),
-        ],
+        rows=[*rows_of_causes(causes, site), *rows_of_findings(findings, site, with_children=has_children)],
         further=lines_of_causes(further[: MOST - CAUSES], site),
         has_more=len(further) > MOST - CAUSES,
         findings=findings,

@@ -132,7 +132,7 @@ def show_running_step(admin: AdminPages, request: HttpRequest, key: str) -> Http
     step = next((each for each in activities_of(run, now, access.within(request)) if each.location == location), None)
     is_live = "live" in request.GET
     if step is None and not is_live:
-        return HttpResponseRedirect(f"{admin.url('change', run.id)}")
+        return HttpResponseRedirect(admin.url("change", run.id))
     may_see = access.may(request, "view_payload")
     saved = saved_by(run, [location]) if may_see and step is not None else {}
     marks = () if step is None else (step.key, step.is_hung, step.stack_asked_at, step.stack_taken_at)

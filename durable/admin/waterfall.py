@@ -31,25 +31,8 @@ _TOLD_BY_MINUTES: Final = timedelta(minutes=10)  # the shortest stretch of an ax
 _STEPS: Final = tuple(
     timedelta(seconds=each)
     for each in (
-        0.001,
-        0.01,
-        0.1,
-        0.5,
-        1,
-        2,
-        5,
-        10,
-        30,
-        60,
-        300,
-        600,
-        1800,
-        3600,
-        10_800,
-        43_200,
-        86_400,
-        604_800,
-        2_592_000,
+        *(0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 30),
+        *(60, 300, 600, 1800, 3600, 10_800, 43_200, 86_400, 604_800, 2_592_000),
     )
 )
 
@@ -151,19 +134,8 @@ def drawn(admin: AdminPages, run: Run, timeline: Timeline, now: datetime, *, is_
 
 _WORK: Final = frozenset({"attempt", "given", "running", "failed", "rollback", "rollback-failed"})
 _KINDS: Final = (
-    "attempt",
-    "given",
-    "running",
-    "failed",
-    "backoff",
-    "sleep",
-    "wait",
-    "folded",
-    "scope",
-    "bad",
-    "rollback",
-    "rollback-failed",
-    "moment",
+    *("attempt", "given", "running", "failed", "backoff", "sleep", "wait", "folded", "scope", "bad"),
+    *("rollback", "rollback-failed", "moment"),
 )
 
 

@@ -35,25 +35,12 @@ from durable.retention import waiting_since
 logger = logging.getLogger("durable.metrics")
 
 NAMES = (
-    "durable_database_up",
-    "durable_runs",
-    "durable_due_runs",
-    "durable_due_age_seconds",
-    "durable_step_age_seconds",
-    "durable_hung_steps",
-    "durable_held_runs",
-    "durable_queue_paused",
-    "durable_starts_held",
-    "durable_schedules_late",
-    "durable_ticks_last_hour",
-    "durable_slots_held",
-    "durable_slots_waiting",
-    "durable_slot_wait_seconds",
-    "durable_rate_waiting",
-    "durable_rate_keys_closed",
-    "durable_retention_late_seconds",
-    "durable_transaction_id_age",
-    "durable_database_behind_seconds",
+    *("durable_database_up", "durable_runs", "durable_due_runs", "durable_due_age_seconds"),
+    *("durable_step_age_seconds", "durable_hung_steps", "durable_held_runs"),
+    *("durable_queue_paused", "durable_starts_held", "durable_schedules_late", "durable_ticks_last_hour"),
+    *("durable_slots_held", "durable_slots_waiting", "durable_slot_wait_seconds"),
+    *("durable_rate_waiting", "durable_rate_keys_closed", "durable_retention_late_seconds"),
+    *("durable_transaction_id_age", "durable_database_behind_seconds"),
 )
 
 
