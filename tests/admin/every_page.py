@@ -248,7 +248,7 @@ def _parts() -> list[tuple[str, str]]:
     of_actions = OperatorAction.objects.exclude(run_id="").values_list("run_id", flat=True)
     related = Run.objects.exclude(parent=None, replay_of=None).values_list("pk", "parent", "replay_of")
     handlers = Entry.objects.filter(metadata__rollback_error__isnull=False).values_list("run", flat=True)
-    filled = {
+    filled: dict[str, set[Any]] = {
         "attempts": {*Attempt.objects.values_list("run", flat=True), *handlers},
         "messages": set(QueueMessage.objects.values_list("run", flat=True)),
         "logs": set(LogLine.objects.values_list("run", flat=True)),
@@ -258,7 +258,7 @@ def _parts() -> list[tuple[str, str]]:
         "audit": set(of_actions),
     }
     others = [part for part in PART_NAMES if part != "timeline"]
-    return [(run, part) for run in RUNS for part in others if run == RUNS[0] or run in filled.get(part, RUNS)]
+    return [(run, part) for run in RUNS for part in others if run == RUNS[0] or run in filled.get(part, set(RUNS))]
 
 
 def as_parameter(location: str) -> str:

@@ -42,7 +42,7 @@ def described(ctx: Context, order_id: int, secret: str = "hunter2") -> int:
 
 def post(client: Client, *, arguments: str, **values: str) -> str:
     """The page after a start."""
-    answer = confirm(client, url("workflow_start", "tests.described"), follow=True, arguments=arguments, **values)
+    answer = confirm(client, url("workflow_start", "tests.described"), values, follow=True, arguments=arguments)
     return text_of(answer, answer.status_code)
 
 
@@ -270,7 +270,7 @@ def test_a_run_is_replaced_only_by_who_may_cancel(log_in: Callable[..., Client],
     workflow_.start(1)
     starter = log_in("view_run", "start_run", "view_payload")
     given = {"arguments": "[8]", "key": "k", "if_open": "replace"}
-    assert confirm(starter, url("workflow_start", "tests.described"), **given).status_code == 403
+    assert confirm(starter, url("workflow_start", "tests.described"), given).status_code == 403
     assert Run.objects.get().state == "pending"
 
 
