@@ -11,15 +11,13 @@ import argparse
 import os
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
-from project.servers import EmbeddedPostgres, EmbeddedRedis
 from tests.e2e.workers import Workers
 from tests.support.rows import broken, rows
+from tests.tools.servers import own_servers, seeded
 
 PATIENCE: Final = 1_200.0  # seconds for all
 SETTINGS: Final = "tests.faults.settings"
@@ -65,34 +63,19 @@ def main() -> int:
     )
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills (default: 1)")
-    parser.add_argument("--seed", type=int, default=None, help="which worker each kill strikes (default: random)")
-    options = parser.parse_args()
-    if options.seed is None:
-        options.seed = random.SystemRandom().randrange(1 << 30)
-    print(f"seed {options.seed}", flush=True)
-    with (
-        EmbeddedPostgres(fsync=False) as postgres,
-        EmbeddedRedis() as redis,
-        tempfile.TemporaryDirectory(prefix="durable-killed-map-") as directory,
-    ):
-        os.environ.update(DATABASE_URL=postgres.url, REDIS_URL=redis.url, LOG_LEVEL="CRITICAL")
-        os.environ.update(DJANGO_SETTINGS_MODULE=SETTINGS, E2E_MAX_CRASHES="1000000")
-        log = Path(directory) / "workers.log"
+    options = seeded(parser)
+    with own_servers(SETTINGS, LOG_LEVEL="CRITICAL", E2E_MAX_CRASHES="1000000") as directory:
+        log = directory / "workers.log"
         workers = Workers(options.workers, dict(os.environ), log, settings=SETTINGS, options=["--concurrency=4"])
         return _try(workers, options)
 
 
 def _try(workers: Workers, options: argparse.Namespace) -> int:
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-    from django.db import connection, connections
+    from django.db import connection
 
     from durable.models import Cascade, GroupTally, Run
     from tests.faults.workflows import mapped
 
-    call_command("migrate", verbosity=0)
     with connection.cursor() as cursor:
         cursor.execute(_COUNT)
     dice = random.Random(options.seed)  # not for secrets
@@ -121,7 +104,6 @@ def _try(workers: Workers, options: argparse.Namespace) -> int:
         f"{tally.created} children in {took:.1f} s, {workers.kills} kills; the parent's row was written {writes} times{cancelled}; "
         f"{tally.completed} completed, {tally.failed} failed, {tally.cancelled} cancelled"
     )
-    connections.close_all()
     if problems:
         print("\n".join(["BROKEN:", *problems, workers.log.read_text(errors="replace")[-5_000:]]))
         return 1

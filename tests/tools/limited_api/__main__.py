@@ -12,14 +12,12 @@ import argparse
 import os
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
-from project.servers import EmbeddedPostgres, EmbeddedRedis
 from tests.e2e.workers import Workers
+from tests.tools.servers import own_servers, seeded
 
 WORKERS = 2
 PATIENCE = 300.0  # seconds beside what the rate takes
@@ -35,38 +33,21 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=4, help="requests of a tenant (default: 4)")
     parser.add_argument("--busy", type=float, default=0.5, help="seconds that the API takes (default: 0.5)")
     parser.add_argument("--kills", type=int, default=20, help="of workers (default: 20)")
-    parser.add_argument("--seed", type=int, default=None, help="which worker each kill strikes (default: random)")
-    options = parser.parse_args()
-    if options.seed is None:
-        options.seed = random.SystemRandom().randrange(1 << 30)
-    print(f"seed {options.seed}", flush=True)
-    with (
-        EmbeddedPostgres(fsync=False) as postgres,
-        EmbeddedRedis() as redis,
-        tempfile.TemporaryDirectory(prefix="durable-limited-") as directory,
-    ):
-        settings = "tests.tools.limited_api.settings"
-        os.environ.update(DATABASE_URL=postgres.url, REDIS_URL=redis.url, LOG_LEVEL="WARNING")
-        os.environ.update(DJANGO_SETTINGS_MODULE=settings, LIMITED_API_RATE=options.rate)
-        os.environ["LIMITED_API_AT_ONCE"] = str(options.at_once)
-        log = Path(directory) / "workers.log"
+    options = seeded(parser)
+    settings = "tests.tools.limited_api.settings"
+    limits = {"LIMITED_API_RATE": options.rate, "LIMITED_API_AT_ONCE": str(options.at_once)}
+    with own_servers(settings, **limits) as directory:
+        log = directory / "workers.log"
         workers = Workers(WORKERS, dict(os.environ), log, settings=settings, options=["--concurrency=8"])
         return _try(workers, options)
 
 
 def _try(workers: Workers, options: argparse.Namespace) -> int:
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-    from django.db import connections
-
     from durable.core.limits.rates import Rate
     from durable.models import Run
     from tests.tools.limited_api.api import Api, broken_promises, install, moments, served
     from tests.tools.limited_api.workflows import customer
 
-    call_command("migrate", verbosity=0)
     install()
     rate, dice, strike = Rate.of(options.rate), random.Random(options.seed), threading.Lock()
     deadly = {(number + 1) * options.runs // (options.kills + 1) for number in range(options.kills)}
@@ -102,7 +83,6 @@ def _try(workers: Workers, options: argparse.Namespace) -> int:
         f"{max(api.most.values())} at once of a tenant; of the first half, a tenant had {min(half.values())} to "
         f"{max(half.values())}"
     )
-    connections.close_all()
     if problems:
         print("\n".join(["BROKEN:", *problems, workers.log.read_text(errors="replace")[-5_000:]]))
         return 1

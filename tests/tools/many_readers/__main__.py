@@ -14,13 +14,13 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median, quantiles
 
-from project.servers import EmbeddedPostgres, EmbeddedRedis, free_port
+from project.servers import free_port
 from tests.e2e.workers import Workers
+from tests.tools.servers import own_servers
 
 SETTINGS = "tests.tools.many_readers.settings"
 
@@ -33,20 +33,8 @@ def main() -> int:
     parser.add_argument("--chunks", type=int, default=20, help="of each stream (default: 20)")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two chunks (default: 1)")
     options = parser.parse_args()
-    with (
-        EmbeddedPostgres(fsync=False) as postgres,
-        EmbeddedRedis() as redis,
-        tempfile.TemporaryDirectory(prefix="durable-readers-") as directory,
-    ):
-        os.environ.update(DATABASE_URL=postgres.url, REDIS_URL=redis.url, LOG_LEVEL="WARNING")
-        os.environ["DJANGO_SETTINGS_MODULE"] = SETTINGS
-        import django
-
-        django.setup()
-        from django.core.management import call_command
-
-        call_command("migrate", verbosity=0)
-        return _measured(options, Path(directory))
+    with own_servers(SETTINGS) as directory:
+        return _measured(options, directory)
 
 
 def _measured(options: argparse.Namespace, directory: Path) -> int:
@@ -56,20 +44,9 @@ def _measured(options: argparse.Namespace, directory: Path) -> int:
         writing.using(id=f"text-{number}").start(options.chunks, options.every) for number in range(options.streams)
     ]
     port = free_port()
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "uvicorn",
-            "--port",
-            str(port),
-            "--log-level",
-            "error",
-            "--lifespan",
-            "off",
-            "tests.tools.many_readers.site:application",
-        ]
-    )
+    options_of_uvicorn = ["--port", str(port), "--log-level", "error", "--lifespan", "off"]
+    command = [sys.executable, "-m", "uvicorn", *options_of_uvicorn, "tests.tools.many_readers.site:application"]
+    server = subprocess.Popen(command)
     slots = -(-options.streams // 2)
     try:
         workers = Workers(
