@@ -267,7 +267,7 @@ def test_throughput_tells_of_what_ended(stage: Stage, django_assert_num_queries:
     with django_assert_num_queries(2):
         hour = last_hour_and_day(stage.now)[0]
     assert (hour.completed, hour.failed, hour.cancelled, hour.total) == (3, 0, 1, 4)
-    assert (len(hour.bars), hour.begin) == (30, hour.end - timedelta(hours=1))
+    assert (len(hour.bars), hour.begins) == (30, hour.end - timedelta(hours=1))
     assert hour.until is not None
     assert hour.end - timedelta(minutes=5) < hour.until <= hour.end
     assert hour.median == pytest.approx(600, rel=0.1)
