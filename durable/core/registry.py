@@ -171,6 +171,7 @@ class Registry:
         self._by_name: dict[str, list[WorkflowDefinition]] | None = None
         self._discovered: list[WorkflowDefinition] = []
         self._discovered_names: frozenset[str] | None = None
+        self.changes = 0  # how often a definition was added or removed
 
     def register(self, definition: WorkflowDefinition, *, discovered: bool = False) -> None:
         """Add a definition. Never raises: a system check reports conflicting names later.
@@ -180,6 +181,7 @@ class Registry:
         if not any(each is definition for each in self._definitions):
             self._definitions.append(definition)
             self._by_name = None
+            self.changes += 1
             if discovered:
                 self._discovered.append(definition)
                 self._discovered_names = None
@@ -189,6 +191,7 @@ class Registry:
         self._definitions = [each for each in self._definitions if each is not definition]
         self._discovered = [each for each in self._discovered if each is not definition]
         self._by_name = self._discovered_names = None
+        self.changes += 1
 
     def is_discovered(self, name: str) -> bool:
         """Return True if a definition of this name was imported during app set-up."""

@@ -126,6 +126,7 @@ class Harness:
         self._watching: dict[str, _Eviction] = {}
         self._local: dict[str, Workflow[Any, Any]] = {}
         self._declared: frozenset[str] = frozenset()
+        self._changes_declared = -1
         self._in_force: list[ExitStack] = []
         self._runtime = Runtime(
             store=self._store,
@@ -347,13 +348,19 @@ class Harness:
         raise RuntimeError(f'run "{name}" has not ended after {_MAX_PASSES} deadlines')
 
     def _pass(self, claimed: RunRecord) -> None:
-        self._declared = ends.declare(self._store, known=self._declared)  # a test may define workflows at any time
+        self._declare_ends()
         try:
             self._one_pass(claimed)
         except SimulatedDeath:
             if self._watching:  # the process has died, and with it the step around, which executed this pass
                 raise
             self._take_over(claimed.id)
+
+    def _declare_ends(self) -> None:
+        """Record the workflows with an `on_end`, as a worker does at its start. A test may define some at any time."""
+        if self._changes_declared != registry.registry.changes:
+            self._declared = ends.declare(self._store, known=self._declared)
+            self._changes_declared = registry.registry.changes
 
     def _take_over(self, run_id: str) -> None:
         """Execute what the next worker does with a run whose worker has died, the retry of a lost attempt included.
