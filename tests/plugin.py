@@ -4,7 +4,8 @@ Which tests:
 
 * `pytest` runs what a contributor runs before each commit. It leaves out the tests that are marked `slow`, `e2e` or
   `browser`, and says so in its last lines. `pytest --all` leaves out nothing, and neither does any session with a path,
-  `-k` or `-m`.
+  `-k` or `-m`. `pytest --slow PATH PATHS` leaves them out too, but for those of `PATH` that are marked `slow` and need
+  no browser.
 * A session that selects nothing is divided between three processes of pytest-xdist, with `--all` between four, module
   by module: those whose tests are left out otherwise come first, because they take longest. Any other session runs in
   this process. `-n` decides for itself: `-n 0` is one process, `pytest tests/store -n 2` is two.
@@ -25,7 +26,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -57,6 +58,7 @@ sys.dont_write_bytecode = False
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests too that take long: processes, browsers, kills")
+    parser.addoption("--slow", metavar="PATH", action="append", help="leave out tests that take long, but not of this")
     parser.addoption("--partitions", metavar="N", help="have the tables of runs and entries in so many partitions")
 
 
@@ -123,16 +125,33 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not (config.getoption("--all") or selects(config.option)):
-        left_out = [item for item in items if _kind(item)]
-        items[:] = [item for item in items if not _kind(item)]
-        config.hook.pytest_deselected(items=left_out)
+    if paths := config.getoption("--slow"):
+        _leave_out(config, items, lambda item: _kind(item) != "" and not _is_slow_of(item, paths))
+    elif not (config.getoption("--all") or selects(config.option)):
+        left_out = _leave_out(config, items, lambda item: _kind(item) != "")
         config.stash[COUNTS] = dict(Counter(map(_kind, left_out)))
         if number_of_this_process() is not None:
             config.workeroutput["left_out"] = config.stash[COUNTS]  # type: ignore[attr-defined]  # pytest-xdist's
-    elif number_of_this_process() is not None:
+        return
+    if number_of_this_process() is not None:
         slow = {_module(item) for item in items if _kind(item)}
         items.sort(key=lambda item: _module(item) not in slow)
+
+
+def _leave_out(
+    config: pytest.Config, items: list[pytest.Item], is_left_out: Callable[[pytest.Item], bool]
+) -> list[pytest.Item]:
+    """Deselect these tests, and return them."""
+    left_out = [item for item in items if is_left_out(item)]
+    items[:] = [item for item in items if not is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    return left_out
+
+
+def _is_slow_of(item: pytest.Item, paths: Sequence[str]) -> bool:
+    """Whether the test is below one of the paths and marked slow, and needs no browser."""
+    is_below = any(item.path.is_relative_to(ROOT / each) for each in paths)
+    return is_below and item.get_closest_marker("slow") is not None and item.get_closest_marker("browser") is None
 
 
 def _kind(item: pytest.Item) -> str:
