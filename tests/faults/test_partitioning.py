@@ -25,7 +25,9 @@ from durable.store.partitions.layout import TABLES, partitions
 from durable.store.routines import differences
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
+from tests.support.child_path import child_path
 from tests.support.databases import migrated
+from tests.support.postgres import copied
 from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.slow]
@@ -42,15 +44,16 @@ def doubled(ctx: Context, number: int) -> int:
     return first + ctx.step("second", int, number)
 
 
-@pytest.fixture
-def server(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[EmbeddedPostgres]:
-    with (
-        EmbeddedPostgres(fsync=False) as server,
-        django_db_blocker.unblock(),
-        override_settings(DURABLE={"DATABASE": ALIAS}),
-        migrated(ALIAS, database_from(server.url)),
-    ):
-        with connections[ALIAS].cursor() as cursor:
+@pytest.fixture(scope="module")
+def filled(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Path]:
+    """The files of a server whose tables have rows: each test begins with a copy of it."""
+    with EmbeddedPostgres(fsync=False) as server:
+        with (
+            django_db_blocker.unblock(),
+            override_settings(DURABLE={"DATABASE": ALIAS}),
+            migrated(ALIAS, database_from(server.url)),
+            connections[ALIAS].cursor() as cursor,
+        ):
             cursor.execute(
                 "INSERT INTO durable_run (id, workflow, queue, state, input, origins, waiting_for, summary, fence, worker, "
                 "crashes, change_seq, message_count, pending_request, request_reason, state_after_rollback, generations, "
@@ -67,6 +70,20 @@ def server(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterato
                 "INSERT INTO durable_entrymetadata (entry_id, status, attempts, created_at) "
                 "SELECT id, 'completed', 1, now() FROM durable_entry"
             )
+        server.stop()
+        yield server.data
+
+
+@pytest.fixture
+def server(filled: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(fsync=False)
+    copied(filled, server.data)
+    with (
+        server,
+        django_db_blocker.unblock(),
+        override_settings(DURABLE={"DATABASE": ALIAS}),
+        migrated(ALIAS, database_from(server.url), apps=()),
+    ):
         yield server
 
 
@@ -129,7 +146,12 @@ def beside(server: EmbeddedPostgres) -> Iterator[Beside]:
 def begin(server: EmbeddedPostgres, *arguments: str) -> subprocess.Popen[str]:
     """Begin `manage.py durable partition` on the database."""
     command = [sys.executable, "manage.py", "durable", "partition", *arguments]
-    environment = {**os.environ, "DATABASE_URL": server.url, "DURABLE_PARTITIONS": "0"}
+    environment = {
+        **os.environ,
+        "DATABASE_URL": server.url,
+        "DURABLE_PARTITIONS": "0",
+        "PYTHONPATH": child_path(settings.BASE_DIR),
+    }
     return subprocess.Popen(command, cwd=Path(settings.BASE_DIR), env=environment, stderr=subprocess.PIPE, text=True)
 
 

@@ -28,6 +28,7 @@ from project.servers import POSTGRES_PORT, EmbeddedPostgres, EmbeddedRedis
 from tests.support import http
 from tests.support.child_path import child_path
 from tests.support.databases import Standby
+from tests.support.postgres import copied
 from tests.support.processes import ROOT, Program
 from tests.support.waiting import eventually
 
@@ -162,7 +163,7 @@ def migrated(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFacto
 def primary(migrated: Path) -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL of the test's own."""
     server = EmbeddedPostgres(fsync=False)
-    _copied(migrated, server.data)
+    copied(migrated, server.data)
     with server:
         yield server
 
@@ -250,7 +251,7 @@ def test_a_backup_is_restored_under_workers_and_all_open_runs_are_paused(
     site.await_lines(8)
     primary.stop()
     backup = primary.directory / "backup"
-    _copied(primary.data, backup)
+    copied(primary.data, backup)
     primary.start()
     site.await_lines(30)
     primary.stop()
@@ -409,11 +410,3 @@ def test_a_file_of_sqlite_is_copied_back_under_a_worker(make_site: Callable[...,
     assert site.lines() == noted
     site.decide("--go-on")
     site.await_lines(4)
-
-
-def _copied(source: Path, target: Path) -> None:
-    """Copy a directory with its owner."""
-    shutil.copytree(source, target)
-    owner = source.stat()
-    for each in (target, *target.rglob("*")):
-        os.chown(each, owner.st_uid, owner.st_gid)

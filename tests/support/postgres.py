@@ -1,6 +1,7 @@
-"""Where the oldest PostgreSQL that is supported is installed."""
+"""Where the oldest PostgreSQL that is supported is installed, and copies of a server's files."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -23,3 +24,11 @@ def _version(programs: Path) -> int | None:
         return None
     told = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
     return int(told.stdout.split("(PostgreSQL) ")[1].split(".")[0])
+
+
+def copied(source: Path, target: Path) -> None:
+    """Copy a directory with its owner: the data of a server that has stopped."""
+    shutil.copytree(source, target)
+    owner = source.stat()
+    for each in (target, *target.rglob("*")):
+        os.chown(each, owner.st_uid, owner.st_gid)
