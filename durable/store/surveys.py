@@ -123,6 +123,11 @@ class Stretch(NamedTuple):
         """Return the number of entries of these sorts, or of all."""
         return sum(number for sort, number in self.numbers.items() if sorts is None or sort in sorts)
 
+    def is_far_from(self, other: Stretch) -> bool:
+        """Return whether more keys lie between the two ranges than in them."""
+        between = max(self.low, other.low) - min(self.high, other.high)
+        return between > (self.high - self.low) + (other.high - other.low) + 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landmarks:
@@ -205,6 +210,19 @@ def batches(stretches: Iterable[Stretch], sorts: Collection[Sort] | None, least:
             batch, number = [], 0
     if batch:
         yield batch
+
+
+def together(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """Return the stretches, neighbours as one if the range of keys of both has few keys that are in neither."""
+    found = list[Stretch]()
+    for each in stretches:
+        last = found[-1] if found else None
+        if last is None or last.end != each.first or each.is_far_from(last):
+            found.append(each)
+        else:
+            low, high = min(last.low, each.low), max(last.high, each.high)
+            found[-1] = Stretch(last.first, each.end, low, high, Counter(last.numbers) + Counter(each.numbers))
+    return found
 
 
 def numbers_of(stretches: Iterable[Stretch]) -> Counter[Sort]:

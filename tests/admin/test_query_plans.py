@@ -152,12 +152,26 @@ def test_the_next_page_of_a_long_history_reads_what_it_shows(
 #: Pages that show a part of a history in its order, or say what a verb does to it.
 OF_A_PART = {
     "replay": ("replay", LONG, {"at": "step 500"}),
-    "compare": ("compare", "run-00000200", {"with": LONG, "start": "90"}),
+    "compare": ("compare", "run-00000200", {"with": LONG, "start": "98"}),  # few enough for an index on PostgreSQL 15
     "step": ("step", LONG, {"at": "step 500"}),
     "send": ("send", LONG, {}),
     "cancel": ("act", LONG, {}),
     "history": ("change", LONG, {"part": "history", "start": "500"}),
 }
+
+
+def written_in_order(run: str) -> None:
+    """Give the entries of the run keys in the order in which they began, as if they had been written so."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE durable_entrymetadata DISABLE TRIGGER USER")
+        cursor.execute(
+            "UPDATE durable_entrymetadata AS m SET entry_id = 1000000 + e.ordinal FROM durable_entry AS e "
+            "WHERE e.id = m.entry_id AND e.run_id = %s",
+            [run],
+        )
+        cursor.execute("UPDATE durable_entry SET id = 1000000 + ordinal WHERE run_id = %s", [run])
+        cursor.execute("ALTER TABLE durable_entrymetadata ENABLE TRIGGER USER")
+        cursor.execute("ANALYZE durable_entry, durable_entrymetadata")
 
 
 @pytest.mark.parametrize(("name", "key", "query"), OF_A_PART.values(), ids=OF_A_PART)
@@ -168,6 +182,7 @@ def test_of_a_history_that_was_counted_ahead_a_part_is_read(
     monkeypatch.setattr(comparison, "MOST", 100)
     monkeypatch.setattr(history_counts, "LONG", ENTRIES // 2)
     monkeypatch.setattr(tree, "LONG", ENTRIES // 2)
+    written_in_order(LONG)
 
     def shown() -> tuple[str, int, list[str]]:
         monkeypatch.setattr(history_counts, "_results", OrderedDict())

@@ -22,6 +22,7 @@ from durable.inspection.progress import entries_counted, newest_open, open_keys_
 from durable.inspection.timeline import build_timeline
 from durable.models import Entry, EntryMetadata, HistoryCount, Run
 from durable.store import store_for
+from durable.store.surveys import Sort, Stretch, together
 from durable.store.tables.surveys import UNFINISHED
 from durable.worker.executor import note
 from durable.worker.timer import Chores
@@ -117,6 +118,13 @@ def test_what_is_stored_has_the_order_of_the_history(
     forget(monkeypatch)
     assert landmarks.landmarks_of(found("run")) is not None
     assert in_order(found("run")) == before
+
+
+def test_neighbours_are_read_as_one_range_of_keys_unless_other_runs_lie_between() -> None:
+    step = Sort(EntryKind.STEP.value, False, False)
+    near = [Stretch(0, 10, 1, 19, {step: 10}), Stretch(10, 20, 15, 40, {step: 9})]
+    far = [Stretch(20, 30, 90_000, 90_010, {step: 3}), Stretch(40, 50, 90_011, 90_020, {step: 2})]
+    assert together([*near, *far]) == [Stretch(0, 20, 1, 40, {step: 19}), *far]
 
 
 @pytest.mark.parametrize("most", [0, 2_000])

@@ -53,6 +53,7 @@ from durable.store.surveys import (
     bare_data,
     batches,
     numbers_of,
+    together,
 )
 from durable.store.tables.rows import ENTRY, MESSAGE
 
@@ -436,9 +437,10 @@ class _Span(NamedTuple):
 
 
 def in_stretches(stretches: Sequence[Stretch]) -> Q:
-    """Return the condition that an entry of the run is in one of these stretches."""
+    """Return the condition that an entry of the run is in one of these stretches, which are in order."""
     each_in = (
-        Q(pk__gte=each.low, pk__lte=each.high, ordinal__gte=each.first, ordinal__lt=each.end) for each in stretches
+        Q(pk__gte=each.low, pk__lte=each.high, ordinal__gte=each.first, ordinal__lt=each.end)
+        for each in together(stretches)
     )
     return reduce(or_, each_in, Q(pk__in=[]))
 
