@@ -84,7 +84,6 @@ def _key(run: Run, what: str) -> tuple[Any, ...]:
 REST: Final = timedelta(seconds=15)
 _SECONDS: Final = 2.0  # seconds of one turn of counting
 _AT_ONCE: Final = 20  # notes to read at a time
-_FORMAT: Final = 3  # of the counts
 
 #: The functions that count a run's history, by the name of the result, which is JSON.
 Counters = Mapping[str, Callable[[Run], Any]]
@@ -105,7 +104,7 @@ def stored(run: Run, what: str) -> Any:
     if row is None or row.counted_as != _state_of(run):
         return None
     counts = load_json(row.counts)
-    return counts.get(what) if counts["format"] == _FORMAT else None
+    return counts.get(what) if counts["format"] == HistoryCount.FORMAT else None
 
 
 def count_long_histories(now: datetime) -> None:
@@ -136,7 +135,7 @@ def _count(run_id: str, noted_at: datetime | None, now: datetime, counters: Coun
         row.update(noted_at=now)
     else:
         try:
-            counts = {"format": _FORMAT, **{what: count(run) for what, count in counters.items()}}
+            counts = {"format": HistoryCount.FORMAT, **{what: count(run) for what, count in counters.items()}}
         except Exception:  # one history that cannot be counted must not block the others
             logger.exception("the long history of run %s cannot be counted", run_id, extra={"run_id": run_id})
             row.update(noted_at=None)

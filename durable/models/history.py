@@ -10,7 +10,7 @@ own clauses.
 
 from __future__ import annotations
 
-from typing import Any, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from django.db import models
 from django.db.models import BooleanField, F, Func, Max, Min, Q, Subquery, Value
@@ -254,6 +254,9 @@ class HistoryCount(Row):
     noted_at = models.DateTimeField(null=True, blank=True)
     counted_as = NameField[str, str](max_length=100, default="", blank=True)
     counts = SafeTextField[str, str](default="", blank=True)
+
+    #: What `counts` has as its format; others are not read.
+    FORMAT: ClassVar = 3
 
     class Meta:
         indexes = [

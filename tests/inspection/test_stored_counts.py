@@ -235,7 +235,7 @@ def test_counts_of_another_release_are_not_used(stage: Stage) -> None:
     note("run")
     history_counts.count_long_histories(later())
     row = HistoryCount.objects.get()
-    HistoryCount.objects.update(counts=json.dumps({**json.loads(row.counts), "format": history_counts._FORMAT + 1}))
+    HistoryCount.objects.update(counts=json.dumps({**json.loads(row.counts), "format": HistoryCount.FORMAT + 1}))
     assert history_counts.stored(found("run"), "progress") is None
 
 

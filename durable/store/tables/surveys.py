@@ -83,8 +83,9 @@ class RowSurveyor:
     def find_landmarks(self, run: RunRecord) -> None:
         """Read the landmarks of the history, if they were counted in this state of the run, which rests."""
         found = HistoryCount.objects.using(self.alias).filter(run=run.id, counted_as=HistoryCount.state_of(run))
-        [counts] = found.values_list("counts", flat=True) or [""]
-        self.landmarks = Landmarks.load(load_json(counts)) if counts else None
+        [text] = found.values_list("counts", flat=True) or [""]
+        counts = load_json(text) if text else {}
+        self.landmarks = Landmarks.load(counts) if counts.get("format") == HistoryCount.FORMAT else None
 
     def short_history(self, most: int) -> list[EntryRecord]:
         """Return all entries in the order in which they began; none if they are more than `most`."""
