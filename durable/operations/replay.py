@@ -181,7 +181,7 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         family=family_of(at, replay, starts),
         returned=returned,
         messages=messages,
-        unsettled=unsettled_of(replay.history, surveyor.unfinished_steps(), without=kept),
+        unsettled=unsettled_of(regions, surveyor.unfinished_steps(), without=kept),
         running=[each for each in surveyor.running_steps(regions) if each != kept] if is_held(run, at.now()) else (),
         hash=hash_of(run, location, mark),
         not_given=not_given,

@@ -20,7 +20,7 @@ from durable.core.location import is_within, listed
 from durable.core.outcomes import is_unsettled
 from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, RunRecord, RunState
 from durable.core.rewind.replay import Replay
-from durable.core.rewind.rewinding import Rewind
+from durable.core.rewind.rewinding import Region
 from durable.core.words import Sentence, gettext_noop
 from durable.store.base import Store
 from durable.store.surveys import Listed, Mark, Survey, mark_of, survey_of
@@ -135,13 +135,16 @@ class Unsettled:
     held: tuple[str, ...] = ()
 
 
-def unsettled_of(history: Rewind, steps: Iterable[EntryRecord], *, without: str | None = None) -> Unsettled:
-    """Return the unsettled ones of these steps, after a rewind; the step at `without` has an output given by hand."""
+def unsettled_of(gone_from: Sequence[Region], steps: Iterable[EntryRecord], *, without: str | None = None) -> Unsettled:
+    """Return the unsettled ones of these steps; a replay deletes the entries in the regions `gone_from`.
+
+    The step at `without` has an output given by hand.
+    """
     gone, lost, held = list[str](), list[str](), list[str]()
     for each in sorted(steps, key=lambda entry: entry.ordinal):
         if each.location == without:
             continue
-        if history.is_gone(each.location):
+        if any(region.covers(each.location, each.ordinal) for region in gone_from):
             gone += [each.location] if is_unsettled(each) else []
         elif each.status == EntryStatus.HELD:
             held.append(each.location)
@@ -267,7 +270,9 @@ def outlook_of(
         hash=hash_of(replay.run, replay.target, mark_of(entries)),
         not_given=not_given,
         starts=starts,
-        unsettled=unsettled_of(replay.history, steps, without=replay.target if is_given and not not_given else None),
+        unsettled=unsettled_of(
+            replay.history.regions, steps, without=replay.target if is_given and not not_given else None
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 from django.utils import timezone
+from django.utils.module_loading import import_string
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +23,9 @@ from durable.core.errors import EntryNotFoundError
 from durable.core.records import Batch, EntryKind, EntryRecord, EntryStatus, RunRecord
 from durable.errors import StalePlanError
 from durable.inspection import landmarks
-from durable.inspection.history_counts import REST, count_long_histories
-from durable.models import Run
+from durable.inspection.history_counts import COUNTED, REST, count_long_histories, count_noted
+from durable.models import HistoryCount, Run
+from durable.models.rows import dump_json, load_json
 from durable.operations import plan_replay
 from durable.operations.queries import record
 from durable.operations.replay_plan import ReplayPlan, StartsAgain, build_plan
@@ -31,7 +33,7 @@ from durable.runtime import Runtime
 from durable.store import Store
 from durable.store.tables import surveys
 from durable.worker.executor import note
-from tests.operations.histories import BEGAN, made_history
+from tests.operations.histories import BEGAN, MadeHistory, made_history
 from tests.support.stores import passed, settle
 
 pytestmark = pytest.mark.slow
@@ -124,6 +126,79 @@ def test_so_is_a_history_whose_lists_are_longer_than_a_plans(
         assert isinstance(plan, ReplayPlan)
         assert plan.counts.removed == 400 - int(target[1:])
         assert len(plan.removed) == min(50, plan.counts.removed)
+
+
+def a_history(*statuses: EntryStatus) -> MadeHistory:
+    """A run that rests, with steps of these statuses."""
+    mark = {"reason": "unknown", "since": BEGAN.isoformat(), "failure": {}}
+    made = MadeHistory(RunRecord(id="run", workflow="w", queue="q", input="[]", created_at=BEGAN, state="sleeping"))
+    for number, status in enumerate(statuses):
+        entry = EntryRecord(f"e{number}", EntryKind.STEP, number, BEGAN, status=status)
+        if status == EntryStatus.COMPLETED:
+            entry = replace(entry, finished_ordinal=1_000 + number, completed_at=BEGAN)
+        elif status == EntryStatus.UNKNOWN:
+            entry = replace(entry, data={"once": {"key": "k"}})
+        elif status == EntryStatus.HELD:
+            entry = replace(entry, data={"once": {"key": "k"}, "held": mark})
+        made.entries[entry.location] = entry
+    return made
+
+
+def have_landmarks(at: Runtime) -> bool:
+    surveyor: Any = at.store.surveyor("run")
+    surveyor.find_landmarks(record("run"))
+    return surveyor.landmarks is not None
+
+
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["counted now", "counted ahead"])
+def test_it_warns_of_steps_of_which_nobody_knows_whether_they_were_done(
+    at: Runtime, counted: None, is_ahead: bool
+) -> None:
+    statuses = (EntryStatus.COMPLETED, EntryStatus.UNKNOWN, EntryStatus.HELD, EntryStatus.COMPLETED)
+    a_history(*statuses, *statuses).store(at.store)
+    if is_ahead:
+        count_ahead("run")
+    assert have_landmarks(at) == is_ahead
+    for target, places in (("e0", '"e1", "e2", "e5", "e6"'), ("e2", '"e2", "e5", "e6"'), ("e3", '"e5", "e6"')):
+        plan = previewed("run", target, is_given=False)
+        assert plan == whole(at, "run", target, is_given=False)
+        assert isinstance(plan, ReplayPlan)
+        assert plan.notes[0] == f"nobody knows whether {places} were done: they would be done again"
+
+
+@pytest.mark.parametrize("when", ["after the count", "during the count"])
+def test_what_was_counted_before_the_run_went_on_is_not_used(at: Runtime, counted: None, when: str) -> None:
+    a_history(*[EntryStatus.COMPLETED] * 8).store(at.store)
+
+    def go_on(*_run: object) -> None:
+        held = claim(at)
+        later = replace(at.store.history("run")[-1], location="later", ordinal=8, finished_ordinal=2_000)
+        rests: Any = {"state": "sleeping", "lease_expires_at": None, "worker": ""}
+        at.store.commit(Batch(run_id="run", fence=held.fence, now=at.now(), entries=[later], run=rests))
+
+    if when == "after the count":
+        count_ahead("run")
+        assert have_landmarks(at)
+        go_on()
+    else:
+        note("run")
+        counters = {what: import_string(path) for what, path in COUNTED.items()}
+        count_noted(timezone.now() + 2 * REST, {"first": go_on, **counters})
+        assert HistoryCount.objects.get(pk="run").counts
+    assert not have_landmarks(at)
+    plan = previewed("run", "e4", is_given=False)
+    assert plan == whole(at, "run", "e4", is_given=False)
+    assert isinstance(plan, ReplayPlan)
+    assert plan.removed == ("e4", "e5", "e6", "e7", "later")
+
+
+def test_counts_of_another_format_are_not_used(at: Runtime, counted: None) -> None:
+    a_history(*[EntryStatus.COMPLETED] * 8).store(at.store)
+    count_ahead("run")
+    assert have_landmarks(at)
+    row = HistoryCount.objects.get(pk="run")
+    HistoryCount.objects.update(counts=dump_json({**load_json(row.counts), "format": 0}))
+    assert not have_landmarks(at)
 
 
 @pytest.mark.parametrize("limit", ["_MOST_COMPENSATED", "_MOST_REGIONS"])
