@@ -226,6 +226,13 @@ class TestMessageIds:
             assert "give this message another id" in detail
         assert QueueMessage.objects.count() == 2
 
+    def test_so_is_one_to_a_run_that_has_ended(self, api: Api) -> None:
+        ask.using(id="a").start()
+        api.post("/runs/a/messages", {**REPLIES[0], "id": "m"})
+        get_run("a").cancel()
+        assert api.post("/runs/a/messages", {**REPLIES[0], "id": "m"}).status_code == 200
+        problem(api.post("/runs/a/messages", {**REPLIES[1], "id": "m"}), 409, "id-taken")
+
     def test_asking_again_waits_for_the_same_answer(self, api: Api) -> None:
         ask.using(id="a").start()
         question = {"queue": "question", "body": 1, "id": "m"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from django.utils import timezone
 
 from durable.conf import conf
 from durable.core.limits.rates import Rate, RateWant
-from durable.models import Limit, OperatorAction, Run, Slot
+from durable.models import Limit, OperatorAction, Reservation, Run, Slot
 from durable.store import store_for
 from tests.api.conftest import MakeApi, problem
 from tests.api.workflows import add
@@ -71,11 +72,17 @@ KEY = "acme/🎉"
 START = {"workflow": "tests.api.add", "args": [1]}
 
 
-def test_rates_are_read(make_api: MakeApi) -> None:
-    for run_id in ("one", "two"):  # the first has begun, the other waits
+@pytest.fixture
+def openai(db: None) -> None:
+    """A rate of which the run "one" has begun; "two" waits."""
+    for run_id in ("one", "two"):
         add.using(id=run_id).start(1)
         want = RateWant("openai", KEY, 1, Rate.of("1/hour"))
         store_for(conf.DATABASE).reserve(run_id, 0, "a", want, timezone.now())
+
+
+@pytest.mark.usefixtures("openai")
+def test_rates_are_read(make_api: MakeApi) -> None:
     api = make_api("view_run")
     [shown] = api.get("/rates").json()["results"]
     assert shown == api.get("/rates/openai").json()
@@ -91,6 +98,23 @@ def test_rates_are_read(make_api: MakeApi) -> None:
     assert key["next_at"] is not None
     assert key["reserved_until"] > key["next_at"]
     assert 'no limit "none"' in problem(api.get("/rates/none"), 404, "not-found")["detail"]
+
+
+@pytest.mark.usefixtures("openai")
+def test_what_is_set_and_closed_is_answered_and_what_cannot_be_is_refused(make_api: MakeApi) -> None:
+    api = make_api("change_limit", name="ada")
+    before = Reservation.objects.get().at
+    done = api.post("/limits/openai/set-rate", {"rate": "60/min", "burst": 5}).json()
+    assert (done["rate"], done["burst"], done["is_overridden"], done["code_says"]) == ("60/min", 5, True, "1/hour")
+    assert Reservation.objects.get().at < before - timedelta(minutes=50)
+    until = (timezone.now() + timedelta(days=1)).isoformat()
+    [key] = api.post("/limits/openai/close", {"until": until, "key": KEY, "reason": "429"}).json()["keys"]
+    assert (key["closed_by"], key["closed_why"], key["closed_until"] is not None) == ("ada", "429", True)
+    [key] = api.post("/limits/openai/open", {"key": KEY}).json()["keys"]
+    assert key["closed_until"] is None
+    refused = problem(api.post("/limits/openai/set-rate", {"rate": "x"}), 422, "arguments-refused")
+    assert "number of units" in refused["detail"]
+    problem(api.post("/limits/openai/close", {"until": "2020-01-01T00:00:00Z"}), 422, "arguments-refused")
 
 
 def test_a_start_is_refused(make_api: MakeApi, settings: Any) -> None:

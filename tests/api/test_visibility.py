@@ -313,13 +313,14 @@ class TestMaking:
         assert logs[0] == logs[1]
         assert sorted(Run.objects.values_list("id", flat=True)) == ["ada-1", "bob-1"]
 
-    def test_a_run_of_ones_own_that_another_has_replayed_is_not_shown(self, ada: Api) -> None:
+    def test_nothing_of_others_is_made_or_shown_by_a_restart_or_a_replay(self, ada: Api) -> None:
         loop.using(id="bob-3").start(1)
         Run.objects.filter(pk="bob-3").update(replay_of="ada-1")
-        for run_id in ("bob-3", "bob-4"):
+        for run_id in ("bob-1", "bob-3", "bob-4"):
             for verb, body in (("restart", {}), ("replay", {"location": "step 0"})):
                 problem(ada.post(f"/runs/ada-1/{verb}", {**body, "id": run_id}), 404, "run-not-found")
                 problem(ada.post(f"/runs/ada-1/{verb}", body), 404, "run-not-found")
+        assert Run.objects.count() == 3
 
 
 def test_queues_tell_nothing_of_runs_of_others(ada: Api) -> None:

@@ -9,9 +9,10 @@ from django.utils import timezone
 
 from durable import Context, get_run, workflow
 from durable.core.errors import HoldError
+from durable.core.records import HoldKind
 from durable.inspection.explanation import explain_fully
 from durable.inspection.findings import collect_findings
-from durable.inspection.queues import list_queues
+from durable.inspection.queues import find_hold, list_queues
 from durable.inspection.workers import worker_overview
 from durable.models import HeldStart, OperatorAction, Run
 from durable.operations import holds
@@ -92,6 +93,17 @@ class TestQueues:
             holds.pause_queue("default")
         holds.resume_queue("default")
         with pytest.raises(HoldError, match='queue "default" is not paused'):
+            holds.resume_queue("default")
+
+    def test_an_operator_who_saw_another_state_is_refused(self) -> None:
+        seen = holds.revision_of(None)
+        holds.pause_queue("default")
+        with acting_as(Actor("cli"), expected=seen), pytest.raises(HoldError, match="it has changed since"):
+            holds.pause_queue("default")
+        seen = holds.revision_of(find_hold(HoldKind.QUEUE, "default"))
+        holds.resume_queue("default")
+        holds.pause_queue("default")
+        with acting_as(Actor("cli"), expected=seen), pytest.raises(HoldError, match="it has changed since"):
             holds.resume_queue("default")
 
     @pytest.mark.parametrize("name", ["nobody-knows-it", "", "a\n"])

@@ -265,10 +265,11 @@ def test_a_pass_that_knows_of_the_call_parks(store: Store) -> None:
     assert the(store).wake_at == at(60)
 
 
+@pytest.mark.parametrize("deadline", [None, at(60)])
 @pytest.mark.parametrize(
-    ("before", "with_it", "wake_at"),
+    ("before", "with_it", "due"),
     [
-        ([a_message(queue="a")], [a_message(queue="b")], at(60)),
+        ([a_message(queue="a")], [a_message(queue="b")], None),
         ([], [a_message(sent_at=at(-1))], at(-1)),
         ([a_message()], [], NOW),
         ([a_message(sent_at=at(20))], [], NOW),
@@ -276,13 +277,17 @@ def test_a_pass_that_knows_of_the_call_parks(store: Store) -> None:
     ids=["to other queues", "with the commit that parks", "before", "before, and the clock went back since"],
 )
 def test_a_run_that_parks_for_what_it_sends_to_itself_is_due(
-    store: Store, before: list[OutgoingMessage], with_it: list[OutgoingMessage], wake_at: datetime
+    store: Store,
+    before: list[OutgoingMessage],
+    with_it: list[OutgoingMessage],
+    due: datetime | None,
+    deadline: datetime | None,
 ) -> None:
     held = started(store)
     commit(store, held, sends=before)
-    committed = park(store, held, waiting_for="/mail/", wake_at=at(60), batch={"sends": with_it})
-    assert the(store).wake_at == wake_at
-    assert committed.queues_to_notify == (frozenset() if wake_at == at(60) else {"q"})
+    committed = park(store, held, waiting_for="/mail/", wake_at=deadline, batch={"sends": with_it})
+    assert the(store).wake_at == (due or deadline)
+    assert committed.queues_to_notify == (frozenset() if due is None else {"q"})
 
 
 def test_a_message_received_in_the_commit_that_parks_does_not_wake_the_run(store: Store) -> None:
