@@ -20,7 +20,7 @@ def log_in(client: Client, *permissions: str) -> None:
 
 
 @pytest.fixture
-def page(db: None, client: Client) -> Callable[..., str]:
-    """The text of a page about runs: `page("change", "run-1", part="values")`."""
+def admin_page(db: None, client: Client) -> Callable[..., str]:
+    """The text of a page about runs: `admin_page("change", "run-1", part="values")`."""
     log_in(client)
     return lambda name, *args, **query: text_of(client.get(url(name, *args), query))

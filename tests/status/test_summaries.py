@@ -121,20 +121,20 @@ def initials(_workflow: str, field: str, value: Any) -> Any:
 
 
 class TestSurfaces:
-    def test_pages_show_it_beside_the_name_and_escape_it(self, page: Callable[..., str]) -> None:
+    def test_pages_show_it_beside_the_name_and_escape_it(self, admin_page: Callable[..., str]) -> None:
         pass_once(bills.using(id="few").start(["Ada Lovelace", HOSTILE]))
         for part in ("timeline", "history"):
-            text = page("change", "few", part=part)
+            text = admin_page("change", "few", part=part)
             assert '<span class="durable-summary">Ada Lovelace</span>' in text
             assert "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt; &amp; co" in text
             assert "<script>alert" not in text
             assert text.count("durable-summary") == 2
-        assert "Ada Lovelace" in page("step", "few", at="bill 0")
+        assert "Ada Lovelace" in admin_page("step", "few", at="bill 0")
 
-    def test_the_members_of_a_folded_place_are_told_apart(self, page: Callable[..., str]) -> None:
+    def test_the_members_of_a_folded_place_are_told_apart(self, admin_page: Callable[..., str]) -> None:
         pass_once(bills.using(id="many").start([f"customer {chr(65 + n)}" for n in range(12)]))
-        assert "durable-summary" not in page("change", "many", part="timeline")
-        opened = page("change", "many", part="timeline", open="bill #")
+        assert "durable-summary" not in admin_page("change", "many", part="timeline")
+        opened = admin_page("change", "many", part="timeline", open="bill #")
         for n in range(12):
             assert f'<span class="durable-summary">customer {chr(65 + n)}</span>' in opened
 

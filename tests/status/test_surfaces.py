@@ -51,19 +51,19 @@ def hide(_workflow: str, field: str, value: Any) -> Any:
 
 
 class TestPages:
-    def test_the_list_has_a_bar_if_a_run_has_a_status(self, page: Callable[..., str]) -> None:
+    def test_the_list_has_a_bar_if_a_run_has_a_status(self, admin_page: Callable[..., str]) -> None:
         pass_once(quiet.using(id="plain").start())
-        assert "Progress</th>" not in page("changelist")
-        assert "Progress</th>" in page("changelist", columns="status")
+        assert "Progress</th>" not in admin_page("changelist")
+        assert "Progress</th>" in admin_page("changelist", columns="status")
         said("a")
-        shown = page("changelist")
+        shown = admin_page("changelist")
         assert "Progress</th>" in shown
         assert (
             '<progress class="durable-progress" max="1" value="0.4286" aria-label="3 of 7">3 of 7</progress>' in shown
         )
         assert "waiting for the courier" in shown
 
-    def test_an_open_list_learns_of_a_new_status(self, page: Callable[..., str], client: Client) -> None:
+    def test_an_open_list_learns_of_a_new_status(self, admin_page: Callable[..., str], client: Client) -> None:
         said("a")
         url = reverse("admin:durable_run_changelist")
         first = client.get(url, {"live": "1"})
@@ -74,9 +74,11 @@ class TestPages:
         assert changed.status_code == 200
         assert "on the way" in changed.content.decode()
 
-    def test_the_page_of_a_run_has_it_and_learns_of_a_new_one(self, page: Callable[..., str], client: Client) -> None:
+    def test_the_page_of_a_run_has_it_and_learns_of_a_new_one(
+        self, admin_page: Callable[..., str], client: Client
+    ) -> None:
         said("a")
-        shown = page("change", "a")
+        shown = admin_page("change", "a")
         assert 'value="0.4286"' in shown
         assert "expected 6 May 2031 07:08 UTC" in shown
         url = reverse("admin:durable_run_live", args=["a"])
@@ -85,34 +87,34 @@ class TestPages:
         RunStatus.objects.update(number=9, text="on the way")
         assert "on the way" in client.get(url, headers={"if-none-match": first["ETag"]}).content.decode()
 
-    def test_a_text_is_escaped(self, page: Callable[..., str]) -> None:
+    def test_a_text_is_escaped(self, admin_page: Callable[..., str]) -> None:
         said("a", HOSTILE, None, None)
-        for shown in (page("changelist"), page("change", "a")):
+        for shown in (admin_page("changelist"), admin_page("change", "a")):
             assert "<script>alert" not in shown
             assert "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt; &amp;" in shown
 
-    def test_a_run_without_one_has_no_part_of_it(self, page: Callable[..., str]) -> None:
+    def test_a_run_without_one_has_no_part_of_it(self, admin_page: Callable[..., str]) -> None:
         pass_once(quiet.using(id="plain").start())
-        assert "durable-run-status" not in page("change", "plain")
+        assert "durable-run-status" not in admin_page("change", "plain")
 
-    def test_children_of_a_map_are_told_apart(self, page: Callable[..., str]) -> None:
+    def test_children_of_a_map_are_told_apart(self, admin_page: Callable[..., str]) -> None:
         pass_once(parent.using(id="many").start())
         for child in Run.objects.filter(parent="many"):
             pass_once(get_run(child.id))
-        shown = page("change", "many", part="children")
+        shown = admin_page("change", "many", part="children")
         assert "first child" in shown
         assert "second child" in shown
         assert shown.count("<progress") == 2
 
-    def test_pages_in_german_say_it_in_german(self, page: Callable[..., str], client: Client) -> None:
+    def test_pages_in_german_say_it_in_german(self, admin_page: Callable[..., str], client: Client) -> None:
         said("a")
         url = reverse("admin:durable_run_change", args=["a"])
         assert "3 von 7" in client.get(url, headers={"accept-language": "de"}).content.decode()
 
-    def test_the_hook_of_redaction_is_asked(self, page: Callable[..., str], settings: Any) -> None:
+    def test_the_hook_of_redaction_is_asked(self, admin_page: Callable[..., str], settings: Any) -> None:
         said("a")
         settings.DURABLE = {**settings.DURABLE, "REDACT": f"{__name__}.hide"}
-        for shown in (page("changelist"), page("change", "a", part="history")):
+        for shown in (admin_page("changelist"), admin_page("change", "a", part="history")):
             assert "waiting for the courier" not in shown
             assert "(hidden)" in shown
 
@@ -120,7 +122,7 @@ class TestPages:
 class TestJSON:
     STATUS = {"text": "waiting for the courier", "done": 3, "of": 7, "eta": "2031-05-06T07:08:00Z"}
 
-    def test_rest_has_it_in_the_list_and_of_one_run(self, page: Callable[..., str], client: Client) -> None:
+    def test_rest_has_it_in_the_list_and_of_one_run(self, admin_page: Callable[..., str], client: Client) -> None:
         said("a")
         pass_once(quiet.using(id="plain").start())
         listed = {each["id"]: each["status"] for each in client.get("/api/runs").json()["results"]}

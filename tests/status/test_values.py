@@ -247,9 +247,9 @@ def nothing(ctx: Context) -> None:
 
 
 class TestPages:
-    def test_each_form_has_a_card(self, page: Callable[..., str]) -> None:
+    def test_each_form_has_a_card(self, admin_page: Callable[..., str]) -> None:
         pass_once(offer.using(id="a").start())
-        shown = page("change", "a")
+        shown = admin_page("change", "a")
         assert '<p class="durable-value-number">1,234.50</p>' in shown
         assert '<p class="durable-value-number">12,000</p>' in shown
         assert "two\nlines &amp; &lt;b&gt;more&lt;/b&gt;" in shown
@@ -257,18 +257,18 @@ class TestPages:
         assert "&lt;b&gt;cup&lt;/b&gt;" in shown
         assert "<td>true</td>" in shown  # as in JSON
         assert "</script>&quot;" not in shown
-        assert page("change", "a", part="values").count('class="durable-card durable-value"') == 6
+        assert admin_page("change", "a", part="values").count('class="durable-card durable-value"') == 6
 
-    def test_the_first_ones_stand_above_the_timeline(self, page: Callable[..., str]) -> None:
+    def test_the_first_ones_stand_above_the_timeline(self, admin_page: Callable[..., str]) -> None:
         pass_once(counting.using(id="a").start(8))
-        shown = page("change", "a")
+        shown = admin_page("change", "a")
         assert shown.count('class="durable-card durable-value"') == 6
         assert '<a href="?part=values">All 8 published values</a>' in shown
-        assert page("change", "a", part="values").count('class="durable-card durable-value"') == 8
+        assert admin_page("change", "a", part="values").count('class="durable-card durable-value"') == 8
 
-    def test_markdown_is_rendered_without_html_images_and_scripts(self, page: Callable[..., str]) -> None:
+    def test_markdown_is_rendered_without_html_images_and_scripts(self, admin_page: Callable[..., str]) -> None:
         pass_once(offer.using(id="a").start())
-        shown = page("change", "a")
+        shown = admin_page("change", "a")
         html = shown[shown.index('<div class="durable-value-markdown"') :]
         html = html[: html.index("</div>")]
         assert "<h3>Offer</h3>" in html  # below the name of the card
@@ -279,17 +279,17 @@ class TestPages:
         assert '<a href="https://b.example" rel="noreferrer nofollow">b</a>' in html
 
     def test_without_the_package_markdown_is_text(
-        self, page: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+        self, admin_page: Callable[..., str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(cards, "_renderer", lambda: None)
         pass_once(offer.using(id="a").start("*tea* <script>"))
-        shown = page("change", "a", part="values")
+        shown = admin_page("change", "a", part="values")
         assert "*tea* &lt;script&gt;" in shown
         assert "durable-value-markdown" not in shown
 
-    def test_a_run_without_values_has_neither_cards_nor_a_tab(self, page: Callable[..., str]) -> None:
+    def test_a_run_without_values_has_neither_cards_nor_a_tab(self, admin_page: Callable[..., str]) -> None:
         pass_once(nothing.using(id="plain").start())
-        shown = page("change", "plain")
+        shown = admin_page("change", "plain")
         assert "part=values" not in shown
         assert "durable-values" not in shown
 
@@ -301,12 +301,14 @@ class TestPages:
             assert "12,000" not in shown
         assert client.get("/api/runs/a/values").status_code == 403
 
-    def test_a_large_value_is_left_out_of_the_cards(self, page: Callable[..., str]) -> None:
+    def test_a_large_value_is_left_out_of_the_cards(self, admin_page: Callable[..., str]) -> None:
         pass_once(offer.using(id="a").start("x" * 300_000))
-        shown = page("change", "a", part="values")
+        shown = admin_page("change", "a", part="values")
         assert "It is too large for a card." in shown
 
-    def test_rest_the_command_line_and_an_export_have_them(self, page: Callable[..., str], client: Client) -> None:
+    def test_rest_the_command_line_and_an_export_have_them(
+        self, admin_page: Callable[..., str], client: Client
+    ) -> None:
         pass_once(offer.using(id="a").start())
         answered = client.get("/api/runs/a/values").json()["results"]
         assert [(each["name"], each["form"]) for each in answered] == [
