@@ -53,9 +53,10 @@ pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(tra
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine runs wait behind others for so long that they are checked again, or released."""
+    """On a slow machine runs wait so long behind others that they are checked again or released; fewer are claimed."""
     monkeypatch.setattr(executor, "RECHECK_AFTER", math.inf)
     monkeypatch.setattr(scheduler, "MAX_WAIT", math.inf)
+    monkeypatch.setattr(scheduler, "BATCH_WINDOW", 3600.0)
 
 
 def statements_of(work: Callable[[], object]) -> list[str]:
