@@ -257,8 +257,12 @@ def _parts() -> list[tuple[str, str]]:
         "related": {each for run in related for each in run},
         "audit": set(of_actions),
     }
-    others = [part for part in PART_NAMES if part != "timeline"]
-    return [(run, part) for run in RUNS for part in others if run == RUNS[0] or run in filled.get(part, set(RUNS))]
+    found = []
+    for part in PART_NAMES:
+        if part != "timeline":
+            empty = [run for run in RUNS if run not in filled.get(part, set(RUNS))]
+            found += [(run, part) for run in RUNS if run not in empty[1:]]
+    return found
 
 
 def as_parameter(location: str) -> str:
