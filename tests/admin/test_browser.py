@@ -367,8 +367,11 @@ def test_a_filter_is_narrowed_and_widened_and_its_runs_are_chosen(
     page.get_by_text("3 chosen").wait_for()
     page.get_by_role("button", name="Pause").click()
     page.get_by_text("Pause 3 runs").wait_for()
+    paused = Run.objects.filter(state="paused").order_by("pk").values_list("pk", flat=True)
+    assert list(paused) == []
     page.get_by_role("button", name="Pause", exact=True).click()
     page.get_by_text("Pause: done for 3 runs.").wait_for()
+    assert list(paused.all()) == ["order-0", "order-1", "order-2"]
     assert complaints == []
 
 
