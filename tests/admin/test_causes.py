@@ -123,13 +123,14 @@ def test_addresses_are_looked_up_once_for_all_causes(
 def test_the_open_runs_of_a_workflow_of_the_cause_are_paused_and_no_others(
     failed: str, stage: Stage, operator: Client
 ) -> None:
-    for number in (1, 2):
-        stage.start(flows.switched, number, id=f"open-{number}", settle=False)
     stage.start(flows.saga, id="of-another", settle=False)
     page = operator.get(url("cause", failed))
     [pause] = page.context["pauses"]
     assert pause.title == "Pause the open runs of tests.switched"
     assert pause.url in unescape(text_of(page))
+    assert operator.get(pause.url).context["eligibility"].count == 0  # its runs have failed
+    for number in (1, 2):
+        stage.start(flows.switched, number, id=f"open-{number}", settle=False)
     confirmation = operator.get(pause.url)
     assert "Pause <strong>2</strong> runs." in text_of(confirmation)
     operator.post(url("bulk"), hidden(confirmation) | {"reason": "the bank is down"})
@@ -273,6 +274,7 @@ def test_a_user_who_may_only_see_runs_gets_no_pattern_and_no_verbs(failed: str, 
         assert "no answer for #" not in shown
         assert "Recover these" not in shown
         assert 'value="Mute"' not in shown
+    assert "In the list" in read(viewer, OVERVIEW)
     assert viewer.get(retry_url(failed)).status_code == 403
     assert OperatorAction.objects.count() == 0
     assert viewer.post(url("mark", failed, "mute")).status_code == 403
