@@ -24,10 +24,7 @@ from PIL import Image, ImageDraw
 from project.servers import EmbeddedPostgres, EmbeddedRedis, free_port
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 
 ROOT: Final = Path(__file__).resolve().parents[3]
