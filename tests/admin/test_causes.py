@@ -142,6 +142,10 @@ def test_the_open_runs_of_a_workflow_of_the_cause_are_paused_and_no_others(
 
 
 def test_a_cause_leads_to_the_hold_of_new_starts_of_its_workflow(failed: str, log_in: Callable[..., Client]) -> None:
+    def page_of_others(name: str) -> str:
+        return text_of(log_in(*OPERATOR, name=name).get(url("cause", failed)))
+
+    assert "new starts" not in page_of_others("eve")
     operator = log_in(*OPERATOR, "hold_workflow")
     hold, release = (url("workflow_hold", "tests.switched", verb) for verb in ("hold", "release"))
     page = operator.get(url("cause", failed)).content.decode()
@@ -151,7 +155,7 @@ def test_a_cause_leads_to_the_hold_of_new_starts_of_its_workflow(failed: str, lo
     page = operator.get(url("cause", failed)).content.decode()
     assert f'href="{release}">Release new starts of tests.switched</a>' in page
     assert hold not in page
-    page = log_in(*OPERATOR, name="eve").get(url("cause", failed)).content.decode()
+    page = page_of_others("bob")
     assert "Pause the open runs of tests.switched" in page
     assert "new starts" not in page
 
