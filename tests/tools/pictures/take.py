@@ -212,7 +212,7 @@ def shoot_incident(page: Page, site: str, path: Path) -> None:
     film.click(page.get_by_role("link", name="Try 5 first"))
     film.hold(1.0)
     film.write(page.get_by_role("textbox", name="Reason"), "the bank answers again")
-    film.click(page.get_by_role("button", name="Recover"))
+    film.click(page.get_by_role("button", name="Try 5 of"))
     film.until(page.get_by_text("Done:").first, 0.7)
     film.hold(2.0)
     film.click(page.get_by_role("link", name="Overview").first)
