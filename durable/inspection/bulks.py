@@ -51,8 +51,8 @@ class BulkSummary:
     `run` is its background run; None for a bulk done at once, or if the run was deleted. `done`, `refused` and `total`
     are numbers of runs; `total` is None if it is not known. `again` counts runs that have failed again, among the
     newest `CAP` done; None if the verb is not followed. `started` are the children that its replays start again, for
-    the newest `CAP` replays; None for other verbs. `stopped` are the failed and the open runs of the canary that
-    stopped the bulk; None if it is not stopped. `was_stopped`: an operator ended it there.
+    the newest `CAP` replays; None for other verbs. `stopped` are the numbers of failed and of open runs of the canary
+    that stopped the bulk; None if it is not stopped. `was_stopped`: an operator ended it there.
     """
 
     id: str

@@ -1,10 +1,11 @@
 """Apply one verb to many runs: count the eligible runs, and perform one operation for each run. Recover a run's failed
 children, and then the run, in this way.
 
-Few runs are processed at once. Many are processed by an ordinary run of the workflow `durable.bulk`, so that operators
-can see its progress, pause it and cancel it; as is a bulk with a canary or a rate. Either way each run is decided and
-logged separately: a refusal for one run does not stop the others. The audit log has one row for the bulk, and the rows
-of its runs refer to it. The permission of the requesting user is checked again when the verb is performed.
+Up to AT_ONCE runs are processed by the caller. More are processed by an ordinary run of the workflow `durable.bulk`, so
+that operators can see its progress, pause it and cancel it; as is a bulk with a canary or a rate. Either way each run
+is decided and logged separately: a refusal for one run does not stop the others. The audit log has one row for the
+bulk, and the rows of its runs refer to it. The permission of the requesting user is checked again when the verb is
+performed.
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ def apply(
 
     `options` are the verb's own, which BULK_OPTIONS names. The current actor (`acting_as`) acts on each run, for the
     reason given there. More than AT_ONCE runs, or a selection of unknown size, are processed in the background,
-    unless `in_background` decides: so `aapply` keeps a loop's other synchronous code waiting for no more than that. The
+    unless `in_background` decides: so `aapply` keeps a loop's other synchronous code waiting for at most
+    AT_ONCE runs. The
     background run has the id `as_id`; a bulk that already has this id is not started again.
 
     `expected` is the number of runs that `eligible` found. If another number allows the verb by now, nothing is done.

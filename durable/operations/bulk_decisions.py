@@ -96,7 +96,7 @@ def look(run_ids: Sequence[str], until: datetime) -> CanaryLook:
 
 
 def _is_held(run: RunRecord, now: datetime) -> bool:
-    """Return whether the run waits for a person to settle a step of it, and nobody has since its last pass."""
+    """Return whether the run waits for a person to settle a step of it, and nobody has settled it since."""
     is_due = run.wake_at is not None and run.wake_at <= now
     return run.state in (RunState.SLEEPING, RunState.ROLLING_BACK) and not is_due and is_held(run.summary)
 

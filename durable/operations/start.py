@@ -171,7 +171,7 @@ class Started(NamedTuple):
 
 
 def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
-    """Start a run for each call (id or None, arguments, keywords), in one statement; return them in order.
+    """Start a run for each call (id or None, arguments, keywords), in few statements; return them in order.
 
     Raises TypeError for arguments that do not fit, ValueError for an invalid id, PayloadError, RunConflictError if a
     run with another workflow or input has the id, and StartRefusedError if the rate has no room.
@@ -389,7 +389,7 @@ def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any]
 def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -> NewRun:
     """Return a new run that replaces `old`: same workflow, queue, input and rank; renewed limits; due now.
 
-    It has the tags that the start of `old` gave.
+    It has the tags that the start of `old` gave, and is about the same.
     """
     now = at.now()
     chosen = new_id() if run_id is None else check_id(run_id)

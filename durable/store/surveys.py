@@ -30,9 +30,9 @@ class Survey:
     """The entries that a replay deletes, and those that stay.
 
     Of the deleted entries: `steps` and `sends`; `compensable` are completed steps with a rollback handler, and starts
-    of children that are compensated with their parent; `races`; `has_receipts` is False if none is of messages or of a
-    loop; `has_loops`. `has_handlers`: a kept step has a rollback handler, or a kept start of children a rollback.
-    `has_children`: some entry of the history is of a child.
+    of children that are compensated with their parent; `races`; `has_receipts` is False if none is of messages, of a
+    loop or of a race; `has_loops`. `has_handlers`: a kept step has a rollback handler, or a kept start of children a
+    rollback. `has_children`: some entry of the history is of a child.
     """
 
     deleted: Listed = field(default_factory=Listed)
@@ -89,7 +89,7 @@ def listed(entries: Sequence[EntryRecord], most: int) -> Listed:
 
 
 class Sort(NamedTuple):
-    """What a plan has to know of an entry: its kind, and whether it has a rollback, which has something to undo."""
+    """What a plan has to know of an entry: its kind, whether it has a rollback, and whether that has work to do."""
 
     kind: str
     is_handled: bool = False

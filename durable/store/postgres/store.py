@@ -128,11 +128,8 @@ class PostgresStore(DatabaseStore):
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         values = start_parameters(run)
         is_renamed = self._owner_of_keys(run.workflow) != run.workflow
-        if (
-            is_renamed
-            or not values
-            or (isinstance(run, NewRun) and (run.ranking is not None or run.tags or run.subjects))
-        ):
+        is_ranked = isinstance(run, NewRun) and run.ranking is not None
+        if is_renamed or not values or is_ranked or with_descriptions([run]):
             return super().start_keyed(run, key)
         while True:
             if run.carried is None:

@@ -51,7 +51,8 @@ END $$;
 -- Returns a row for each with the run, and a last row with the number of entries of the index that the search has
 -- visited; NULL for a paused queue, of which no run is claimed. The lower bound skips what ended runs leave in the
 -- index: two entries for each run, which no vacuum removes while a transaction holds an older snapshot. Without sorts and
--- bitmaps it stops at the last that it takes, also where statistics of an earlier hour promise few due runs.
+-- bitmaps it stops at the last that it takes, also where statistics of an earlier hour promise few due runs. The fence
+-- rises by a random number (`durable.core.witnesses`).
 CREATE FUNCTION durable_claim_3(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
 ) RETURNS TABLE (run durable_run, visited bigint)

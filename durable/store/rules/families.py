@@ -73,7 +73,7 @@ def taken(group: GroupRecord) -> int:
 
 
 def after_turns(group: GroupRecord, count: int) -> GroupRecord:
-    """Return the group after `number` children have got their turns."""
+    """Return the group after `count` children have got their turns."""
     return replace(group, waiting=group.waiting - count, running=group.running + count)
 
 

@@ -1,10 +1,10 @@
 """Surveys and outlines of a run's history in a database (`durable.store.surveys`), without reading all of it.
 
 For a survey, regions become conditions, and the database counts. Statements return about as many rows as a page shows,
-except for the entries of children. The numbers come from one scan of the run's entries, the lists from another.
-Metadata is looked up only for steps and children with a rollback. An outline does not read columns of values. An
-entry's `data` may contain values too: if long, it is read in batches of bounded size, and unneeded parts are dropped
-before the next batch.
+except for the entries of children. Without landmarks, the numbers come from one scan of the run's entries, the lists
+from another. Metadata is looked up only for steps and children with a rollback. An outline does not read columns of
+values. An entry's `data` may contain values too: if long, it is read in batches of bounded size, and unneeded parts are
+dropped before the next batch.
 """
 
 from __future__ import annotations
