@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypedDict, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypedDict, TypeVar
 
 from durable.core.errors import ErrorInfo
 from durable.core.limits.slot_records import SlotChange
@@ -315,6 +315,18 @@ class RunRecord:
     seed: str = ""
     began_at: datetime | None = None
     carried: str | None = None
+
+
+class _Leased(Protocol):
+    """A run, as a record or a row."""
+
+    @property
+    def lease_expires_at(self) -> datetime | None: ...
+
+
+def is_leased(run: _Leased, now: datetime) -> bool:
+    """Return whether a worker has the run now."""
+    return run.lease_expires_at is not None and run.lease_expires_at > now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from durable.core.children.entries import UNDONE_FROM
 from durable.core.limits.slot_records import SlotKind, limit_label
 from durable.core.location import awaited_children
 from durable.core.names.renames import names_of_queue
-from durable.core.records import ENDED, EntryKind, EntryStatus, Hold, Request, RunState
+from durable.core.records import ENDED, EntryKind, EntryStatus, Hold, Request, RunState, is_leased
 from durable.core.registry import is_stopped
 from durable.core.summary import Summary, SummaryKind, steps_undone
 from durable.inspection.activities import RunningStep
@@ -92,12 +92,12 @@ class Facts:
     asked: Sequence[HeldHere] = ()
 
     @property
-    def is_held(self) -> bool:
-        return self.run.lease_expires_at is not None and self.run.lease_expires_at > self.now
+    def is_leased(self) -> bool:
+        return is_leased(self.run, self.now)
 
     @property
     def is_late(self) -> bool:
-        return self.run.wake_at is not None and not self.is_held and self.now - self.run.wake_at > LATE
+        return self.run.wake_at is not None and not self.is_leased and self.now - self.run.wake_at > LATE
 
     @property
     def is_due(self) -> bool:
@@ -445,7 +445,7 @@ def to_run_alone(facts: Facts) -> Explanation:
         ) % {"number": run.crashes}
     held = _("Worker %(worker)s has it") % {"worker": run.worker}
     is_repeated = run.state == RunState.RUNNING and run.crashes > 1
-    return Explanation(headline=headline, detail=held if facts.is_held else "", needs_attention=is_repeated)
+    return Explanation(headline=headline, detail=held if facts.is_leased else "", needs_attention=is_repeated)
 
 
 def _because(headline: str, doing: str) -> str:
@@ -456,7 +456,7 @@ def _because(headline: str, doing: str) -> str:
 def in_paused_queue(facts: Facts) -> Explanation | None:
     """Explain a run that is due in a paused queue; None for any other."""
     run, hold = facts.run, facts.paused
-    if hold is None or not facts.is_due or facts.is_held or run.state in ENDED:
+    if hold is None or not facts.is_due or facts.is_leased or run.state in ENDED:
         return None
     if hold.held_by:
         headline = _('Due, and its queue "%(queue)s" is paused by %(who)s for %(span)s')
@@ -842,7 +842,7 @@ _MISFITS: Final[Mapping[SummaryKind, Callable[[Facts], Explanation]]] = {
 def running(facts: Facts) -> Explanation:
     """Explain a run that a worker has, or had: its steps, its worker, or what it was asked to do."""
     run, now = facts.run, facts.now
-    if run.lease_expires_at is not None and not facts.is_held:
+    if run.lease_expires_at is not None and not facts.is_leased:
         gone = _("Its worker %(worker)s has given no sign of life for %(span)s") % {
             "worker": run.worker,
             "span": facts.since(run.lease_expires_at),
@@ -966,7 +966,7 @@ def rolling_back(facts: Facts) -> Explanation:
     overdue = late(facts)
     if overdue is not None:
         return overdue
-    is_waiting = not facts.is_held and not facts.is_due
+    is_waiting = not facts.is_leased and not facts.is_due
     if is_waiting and facts.summary.is_held:
         return _waiting_for_person(facts, why)
     if is_waiting and (of_children := compensating_children(facts)) is not None:
@@ -975,6 +975,6 @@ def rolling_back(facts: Facts) -> Explanation:
         headline = _("Compensating; a rollback handler has failed, next try %(when)s")
         headline %= {"when": until(run.wake_at, now)}
         return Explanation(headline=headline, detail=shortened(why), remedies=("wake", *HALTS))
-    if facts.running and facts.is_held:
+    if facts.running and facts.is_leased:
         return _in_steps(facts, is_compensating=True)
     return Explanation(headline=_("Compensating"), detail=shortened(why), remedies=HALTS)

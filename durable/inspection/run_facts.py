@@ -17,7 +17,7 @@ from django.utils.translation import ngettext
 
 from durable.core.limits.ranks import UNTAGGED, Ranking
 from durable.core.new_runs import Subject
-from durable.core.records import ENDED, HoldKind, KeyRecord, RunState
+from durable.core.records import ENDED, HoldKind, KeyRecord, RunState, is_leased
 from durable.core.tags import HASHED, MAX_TAGS, check_tag_name, tag_text
 from durable.core.time_limits import RunLimits
 from durable.core.words import Sentence, gettext_noop
@@ -116,8 +116,7 @@ def share_words(ranking: Ranking) -> str:
 
 
 def waits_for_worker(run: Run, now: datetime) -> bool:
-    is_held = run.lease_expires_at is not None and run.lease_expires_at > now
-    return run.wake_at is not None and run.wake_at <= now and not is_held and run.state != RunState.PAUSED
+    return run.wake_at is not None and run.wake_at <= now and not is_leased(run, now) and run.state != RunState.PAUSED
 
 
 def rank_note(run: Run, now: datetime) -> str:

@@ -27,7 +27,7 @@ from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
 from durable.core.ids import check_queue
 from durable.core.names.renames import is_same_workflow, names_of_queue
-from durable.core.records import ENDED, RunRecord, RunState
+from durable.core.records import ENDED, RunRecord, RunState, is_leased
 from durable.core.registry import BULK, UnknownWorkflowError, WorkflowDefinition
 from durable.core.summary import Summary, SummaryKind
 from durable.instrumentation import observers
@@ -72,7 +72,7 @@ def describe_state(run: RunRecord, now: datetime) -> str:
 def _where(run: RunRecord, now: datetime) -> str:
     if run.state == RunState.PAUSED:
         return "it is paused until resume()"
-    if run.lease_expires_at is not None and run.lease_expires_at > now:
+    if is_leased(run, now):
         return f"it is {run.state}: worker {run.worker} has it"
     if Summary.load(run.summary).kind is SummaryKind.UNKNOWN_WORKFLOW:
         return (

@@ -22,6 +22,7 @@ from durable.core.records import (
     RunChange,
     RunRecord,
     RunState,
+    is_leased,
 )
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import ALLOWED
@@ -77,7 +78,7 @@ def move(run_id: str, *, queue: str) -> None:
         if queue in names_of_queue(run.queue):
             problem = Sentence(gettext_noop('run "{run}" is in the queue "{queue}" already'), run=run.id, queue=queue)
             raise InvalidTransitionError(run.state, ALLOWED["move"], "move", run.id, problem=problem)
-        left = f"; worker {run.worker} goes on to its next park" if _is_held(at, run) else ""
+        left = f"; worker {run.worker} goes on to its next park" if is_leased(run, at.now()) else ""
         told.append(f'from the queue "{run.queue}" to "{queue}"{left}')
         return RunChange(run=transitions.requeued(run, queue=queue, now=at.now()))
 
@@ -92,7 +93,7 @@ def pause(run_id: str) -> None:
     def decide(run: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
         check_state(run, "pause", ALLOWED["pause"])
         _check_not_being_cancelled(run, "pause")
-        if _is_held(at, run):
+        if is_leased(run, at.now()):
             return RunChange(run=transitions.pause_requested(run))
         return RunChange(run=transitions.paused_at_once(run, summary=Summary(SummaryKind.PAUSED)))
 
@@ -134,7 +135,7 @@ def cancel(run_id: str, *, reason: str = "", rollback: bool = False, interrupt: 
             raise InvalidTransitionError(RunState.ROLLING_BACK, ALLOWED["cancel"], "cancel", run.id)
         request = Request.CANCEL_ROLLBACK if rollback else Request.CANCEL
         _check_not_being_cancelled(run, "cancel", unless=request)
-        if _is_held(at, run):
+        if is_leased(run, at.now()):
             if interrupt:
                 abandoned.extend(at.store.ask_activities(run, "", now, abandon=True))
             return RunChange(run=transitions.cancel_requested(run, request=request, reason=reason))
@@ -178,7 +179,7 @@ def take_stack(run_id: str, *, location: str = "") -> None:
 def _ask(run_id: str, action: str, location: str, *, stack: bool = False, abandon: bool = False) -> None:
     def decide(run: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
         check_state(run, action, WITH_WORKER)
-        if _is_held(at, run):
+        if is_leased(run, at.now()):
             asked.extend(at.store.ask_activities(run, location, at.now(), stack=stack, abandon=abandon))
         if not asked:
             text = (
@@ -307,11 +308,6 @@ def _asked(change: RunChange) -> str:
     """Describe, for the log, a request that the run's state does not show yet."""
     request = change.run.get("pending_request")
     return "requested of its worker: takes effect at the next operation" if request else ""
-
-
-def _is_held(at: Runtime, run: RunRecord) -> bool:
-    """Return whether a worker is executing the run now."""
-    return run.lease_expires_at is not None and run.lease_expires_at > at.now()
 
 
 def _check_not_being_cancelled(run: RunRecord, action: str, unless: Request | None = None) -> None:

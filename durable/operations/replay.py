@@ -19,7 +19,17 @@ from durable.core.ids import new_id
 from durable.core.location import parent
 from durable.core.outcomes import held_anew
 from durable.core.places import Place
-from durable.core.records import ENDED, EntryKind, EntryRecord, Message, RunChange, RunRecord, RunState, TagChange
+from durable.core.records import (
+    ENDED,
+    EntryKind,
+    EntryRecord,
+    Message,
+    RunChange,
+    RunRecord,
+    RunState,
+    TagChange,
+    is_leased,
+)
 from durable.core.rewind.replay import Replay, nearest
 from durable.operations.audit import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
@@ -33,7 +43,6 @@ from durable.operations.replay_plan import (
     build_plan,
     hash_of,
     in_place_refusals_of,
-    is_held,
     of_unread_maps,
     outlook_of,
     refusals_of,
@@ -182,7 +191,7 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         returned=returned,
         messages=messages,
         unsettled=unsettled_of(regions, surveyor.unfinished_steps(), without=kept),
-        running=[each for each in surveyor.running_steps(regions) if each != kept] if is_held(run, at.now()) else (),
+        running=[each for each in surveyor.running_steps(regions) if each != kept] if is_leased(run, at.now()) else (),
         hash=hash_of(run, location, mark),
         not_given=not_given,
         starts=starts,

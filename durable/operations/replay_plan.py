@@ -18,7 +18,7 @@ from typing import Final
 from durable.core.children.entries import divided, started_number
 from durable.core.location import is_within, listed
 from durable.core.outcomes import is_unsettled
-from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, RunRecord, RunState
+from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, RunRecord, RunState, is_leased
 from durable.core.rewind.replay import Replay
 from durable.core.rewind.rewinding import Region
 from durable.core.words import Sentence, gettext_noop
@@ -325,21 +325,16 @@ def refusals_of(replay: Replay, family: Family, running: Iterable[str], now: dat
     if run.state == RunState.ROLLING_BACK or (run.state_after_rollback and run.state not in ENDED):
         found = [Sentence(gettext_noop("the run is being compensated: replay it once that has ended"))]
     else:
-        found = _of_what_runs(replay, running) if is_held(run, now) else []
+        found = _of_what_runs(replay, running) if is_leased(run, now) else []
     return [*found, *_of_open_children(family)]
 
 
 def in_place_refusals_of(replay: Replay, family: Family, now: datetime) -> Iterable[str]:
     """Yield the reasons that prevent only a replay in place."""
-    if is_held(replay.run, now):
+    if is_leased(replay.run, now):
         yield Sentence(_EXECUTING)
     if family.is_awaited:
         yield Sentence(_AWAITED)
-
-
-def is_held(run: RunRecord, now: datetime) -> bool:
-    """Return True if a worker executes the run now."""
-    return run.lease_expires_at is not None and run.lease_expires_at > now
 
 
 def running_steps(history: Iterable[EntryRecord]) -> list[str]:

@@ -30,7 +30,7 @@ from durable.core.location import (
 )
 from durable.core.names.renames import Alias, Aliases, AliasKind, Names, Rename
 from durable.core.places import Place, values_of, with_values
-from durable.core.records import EntryKind, EntryStatus
+from durable.core.records import EntryKind, EntryStatus, is_leased
 from durable.core.summary import Summary, SummaryKind
 from durable.models import (
     Activity,
@@ -466,7 +466,7 @@ class _Rewriting:
         with transaction.atomic(using=self.alias):
             rows, now = _locked(self.alias, run_ids), clock.now()
             for run in rows.only(*columns):
-                if run.lease_expires_at is not None and run.lease_expires_at > now:
+                if is_leased(run, now):
                     continue
                 self._rewrite_row(run)
                 rewritten.append(run.id)

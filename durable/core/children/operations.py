@@ -54,6 +54,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
     WhenParentEnds,
+    is_leased,
 )
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
@@ -118,7 +119,7 @@ def change_of(owner: RunRecord, reason: str, now: datetime, *, hands_over: bool)
         return None
     if owner.state in ENDED or owner.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK):
         return RunChange(run={"change_seq": owner.change_seq})
-    if owner.lease_expires_at is not None and owner.lease_expires_at > now:
+    if is_leased(owner, now):
         return RunChange(run=transitions.cancel_requested(owner, request=Request.CANCEL, reason=reason))
     if hands_over:
         summary = Summary(SummaryKind.CANCELLING, reason=reason)

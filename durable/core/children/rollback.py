@@ -44,6 +44,7 @@ from durable.core.records import (
     RunChange,
     RunRecord,
     RunState,
+    is_leased,
 )
 from durable.core.scope import Scope
 from durable.core.summary import DROPPED, Summary, SummaryKind, awaiting, awaiting_group
@@ -85,7 +86,7 @@ def change_of(
         return RunChange(run=transitions.undone_by_parent(child, now=now, reason=reason, summary=summary))
     if child.state in _ENDING or child.state_after_rollback or child.pending_request == Request.CANCEL_ROLLBACK:
         return nothing
-    if child.lease_expires_at is not None and child.lease_expires_at > now:
+    if is_leased(child, now):
         request = transitions.cancel_requested(child, request=Request.CANCEL_ROLLBACK, reason=reason)
         return RunChange(run=request)
     if any(entry.is_compensable for entry in entries()):

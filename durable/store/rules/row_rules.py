@@ -31,6 +31,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
     Witness,
+    is_leased,
 )
 from durable.core.summary import DROPPED, PARENT_ENDED, Summary, SummaryKind
 from durable.core.witnesses import columns_of
@@ -88,8 +89,7 @@ def copied(run: RunRecord) -> RunRecord:
 
 def claimable(run: RunRecord, now: datetime) -> bool:
     """Return True if a worker may claim this run, due or not."""
-    held = run.lease_expires_at is not None and run.lease_expires_at > now
-    return not held and run.state in _CLAIMABLE
+    return not is_leased(run, now) and run.state in _CLAIMABLE
 
 
 def is_due(run: RunRecord, now: datetime) -> bool:
@@ -234,7 +234,7 @@ def after_parent(child: RunRecord, parent: RunRecord, at: datetime, *, hands_ove
         facts["state"] = str(parent.state)
     kind, why = (SummaryKind.PARENT_ENDED, PARENT_ENDED) if "state" in facts else (SummaryKind.DROPPED, DROPPED)
     reason = why.format(**facts)
-    if child.lease_expires_at is not None and child.lease_expires_at > at:
+    if is_leased(child, at):
         return replace(child, **transitions.cancel_requested(child, request=Request.CANCEL, reason=reason))
     if hands_over:
         summary = Summary(SummaryKind.CANCELLING, reason=reason)
