@@ -31,6 +31,7 @@ from durable.core.new_runs import MAX_KEY, How, Subject
 from durable.core.places import Place
 from durable.core.records import RunRecord, WhenParentEnds
 from durable.core.tags import check_tags
+from durable.core.time_limits import RunLimits
 from durable.declared_limits import with_rate
 from durable.instrumentation import observers
 from durable.notifier import redis_clients
@@ -137,7 +138,9 @@ def open_run(workflow: str, key: str) -> RunRecord | None:
 def _left(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> RunRecord | None:
     """Apply the options to the locked run that has the key. Return that run, or None if another one has to begin."""
     if options.debounce is not None and holder.started_at is None:
-        return _moved(at, holder, wanted, options)
+        limits = at.store.limits(holder.id) if holder.fence else None  # those of a new run are in force from fence 1
+        if limits is None or limits.excess(at.now(), 0.0) is None:
+            return _moved(at, holder, wanted, options, limits)
     if options.if_open == "replace":
         lifecycle.cancel(holder.id, reason=f'replaced by run "{wanted.id}", which was started with its key')
         at.store.free_key(holder.id, for_good=False)
@@ -154,14 +157,20 @@ def _returned(holder: RunRecord, options: KeyOptions) -> RunRecord:
     return holder
 
 
-def _moved(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> RunRecord:
-    """Merge the start into a run that has not begun: that one begins later and, if so chosen, gets the newer input."""
+def _moved(
+    at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions, limits: RunLimits | None
+) -> RunRecord:
+    """Merge the start into a run that has not begun: that one begins later, but is due at its deadline, and, if so
+    chosen, gets the newer input.
+    """
     debounce = options.debounce
     assert debounce is not None
     now = at.now()
     first = at.store.keys([holder.id])[holder.id].taken_at
     latest = later(first, timedelta(seconds=debounce.at_most), "at_most")
     wake_at = min(later(now, timedelta(seconds=debounce.delay), "a debounce"), max(latest, now))
+    if limits is not None:
+        wake_at = limits.wake_at(wake_at) or wake_at
     newer = None
     if debounce.keep == "last":
         newer = at.copied(wanted.input, Place(wanted.id, "input"), Place(holder.id, "input"))

@@ -18,6 +18,7 @@ from durable.errors import (
     PayloadError,
     RunConflictError,
 )
+from durable.operations.holds import hold_starts, release_starts
 from durable.testing import Harness
 from tests.support.stores import in_force
 
@@ -283,6 +284,28 @@ class TestDebounce:
         assert number_of("a") == 2
         key = runtime.current().store.keys(["a"])["a"]
         assert (key.moves, key.moved_at) == (1, h.now)
+
+    @pytest.mark.parametrize("where", ["memory", "database"])
+    @pytest.mark.parametrize("is_held", [False, True])
+    def test_a_run_is_not_put_off_behind_its_deadline(self, where: Any, is_held: bool) -> None:
+        report = other.using(key="k", debounce=40, at_most=300, deadline=60)
+        with Harness(store=where) as h:
+            if is_held:
+                hold_starts(other)
+            ends_at, first = h.now + _seconds(60), report.start(1)
+            for number in (2, 3):
+                h.advance(20)
+                assert report.start(number) == first
+            if is_held:
+                release_starts(other)
+            assert first.wake_at == ends_at
+            h.advance(20)
+            again = report.start(4)
+            assert again.is_new, "the first one can only fail"
+            assert number_of(first.id) == 3
+            h.settle()
+            assert (first.state, other.open_run(key="k")) == ("failed", again)
+            assert h.finish(again).output == 4
 
     def test_in_each_database(self) -> None:
         with in_force():
