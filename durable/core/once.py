@@ -19,6 +19,7 @@ from durable.core.errors import ErrorInfo, PayloadError
 from durable.core.journal import Event, Journal
 from durable.core.options import DEFAULTS, StepPolicy, importable_name
 from durable.core.outcomes import (
+    COPIED,
     HELD,
     ONCE,
     UNSETTLED,
@@ -119,6 +120,18 @@ def commit_held(journal: Journal, entry: EntryRecord) -> Operation:
         "until": until,
     }
     journal.environment.emit(Event("step_held", details))
+
+
+def hold_anew(journal: Journal, entry: EntryRecord) -> Operation:
+    """Say again that a held step waits for a person, if its run has been copied, or was reopened after its end."""
+    mark = entry.data[HELD]
+    if COPIED not in mark:
+        return
+    with journal.lock:
+        known = {name: value for name, value in mark.items() if name != COPIED}
+        journal.mark(entry, data={**entry.data, HELD: known})
+        journal.note_held(entry)
+    yield from commit_held(journal, entry)
 
 
 def held_park(entry: EntryRecord) -> Park:
@@ -254,6 +267,7 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
     undone, False if it was not, None if nobody knows. With `holds`, the run then waits for a person: raises Park.
     """
     if entry.status == EntryStatus.HELD:
+        yield from hold_anew(journal, entry)
         raise held_park(entry)
     if entry.status == EntryStatus.RUNNING:
         with journal.lock:

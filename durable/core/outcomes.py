@@ -31,7 +31,8 @@ HELD: Final = "held"
 UNSETTLED: Final = "unsettled"
 #: In the data of a step's failure: the person who has said that the held step fails, as where an output is given.
 SAID_BY: Final = "said_by"
-#: Inside of `HELD`: a replay has copied the step into a new run, which is not among those that need a person yet.
+#: Inside of `HELD`: the step is in the copy of a run, or its run was reopened after its end. The run is not among
+#: those that need a person until its next pass.
 COPIED: Final = "copied"
 
 #: In the error of an attempt, before the answer of `verify`.
@@ -115,7 +116,9 @@ def _held_step(entry: EntryRecord) -> HeldStep:
 
 
 def held_anew(entry: EntryRecord) -> EntryRecord:
-    """Return the entry as it is copied into another run: if it is held, the run's first pass says so again."""
+    """Return the entry of a copied run, or of one that has ended and goes on: if it is held, the next pass says so
+    again.
+    """
     if entry.status != EntryStatus.HELD:
         return entry
     return replace(entry, data={**entry.data, HELD: {**entry.data[HELD], COPIED: True}})

@@ -38,6 +38,7 @@ from durable.core.once import (
     find_out,
     held_park,
     hold,
+    hold_anew,
     hold_unknown,
     intent,
     is_not_done,
@@ -46,7 +47,7 @@ from durable.core.once import (
     with_answer,
 )
 from durable.core.options import StepPolicy, handler_name
-from durable.core.outcomes import COPIED, HELD, ONCE, Found, HeldReason, NotDone
+from durable.core.outcomes import ONCE, Found, HeldReason, NotDone
 from durable.core.records import (
     EntryKind,
     EntryRecord,
@@ -243,12 +244,7 @@ class _Attempt:
     def _stay_held(self) -> Operation:
         """Wait for a person. Fail the step if its `unknown_timeout` is over."""
         entry = self.entry
-        if COPIED in (mark := entry.data[HELD]):
-            with self.journal.lock:
-                known = {name: value for name, value in mark.items() if name != COPIED}
-                self.journal.mark(entry, data={**entry.data, HELD: known})
-                self.journal.note_held(entry)
-            yield from commit_held(self.journal, entry)
+        yield from hold_anew(self.journal, entry)
         due = entry.next_attempt_at
         if due is None or due > self.environment.now():
             raise held_park(entry)

@@ -18,13 +18,13 @@ from durable.core.causes import MAX_PLACE, numberless, place_of
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError
 from durable.core.location import display_location, listed
 from durable.core.once import failed_by, not_begun
-from durable.core.outcomes import HELD, ONCE, SAID_BY, HeldStep, held_steps, is_unsettled, without_marks
+from durable.core.outcomes import HELD, SAID_BY, HeldStep, held_steps, is_unsettled, without_marks
 from durable.core.places import Place
 from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord, RunState
-from durable.core.rewind.recovery import asked_again
+from durable.core.rewind.recovery import may_be_tried, tried_once_more
 from durable.core.rewind.replay import nearest
 from durable.core.scope import IN_DOUBT, NOT_DONE
-from durable.core.steps import ATOMIC, UNCOUNTED
+from durable.core.steps import ATOMIC
 from durable.core.transitions import ALLOWED
 from durable.core.words import Sentence, gettext_noop
 from durable.operations.audit import Attribution, audited
@@ -159,7 +159,7 @@ def tried_again(run: RunRecord, entries: Iterable[EntryRecord], now: datetime) -
     `verify`, and nothing else is held.
     """
     waiting = [each for each in entries if each.status == EntryStatus.HELD]
-    changed = [_tried_again(each) for each in waiting if not is_unsettled(each) or _can_be_asked(each)]
+    changed = [tried_once_more(each) for each in waiting if may_be_tried(each)]
     if waiting and not changed:
         text = gettext_noop(
             'cannot recover run "{run}": nobody knows whether step "{place}" was done, and it has no verify that could be '
@@ -174,7 +174,7 @@ def tried_again(run: RunRecord, entries: Iterable[EntryRecord], now: datetime) -
 
 def waiting_no_more(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
     """Return the entries of a run that goes on elsewhere: steps that waited for a person are tried or asked again."""
-    return [_tried_again(each) if each.status == EntryStatus.HELD else each for each in entries]
+    return [tried_once_more(each) if each.status == EntryStatus.HELD else each for each in entries]
 
 
 def _held_at(run: RunRecord, location: str, history: Iterable[EntryRecord], now: datetime) -> EntryRecord:
@@ -221,30 +221,11 @@ def _done(entry: EntryRecord, ordinal: int, output: str, given: dict[str, str], 
 def _again(entry: EntryRecord, now: datetime) -> EntryRecord:
     """Return a held step of which a person says that it was not done: it is tried again at once."""
     if not is_unsettled(entry):
-        return _tried_again(entry)
+        return tried_once_more(entry)
     told = replace(entry, data={**without_marks(entry, HELD), NOT_DONE: now.isoformat()})
     if IN_DOUBT in told.data:
         return replace(told, **not_begun(told))
     return replace(told, status=EntryStatus.FAILED, next_attempt_at=now)
-
-
-def _tried_again(entry: EntryRecord) -> EntryRecord:
-    """Return a held step that is tried again with all its attempts, or about which `verify` is asked again."""
-    if is_unsettled(entry):
-        return asked_again(entry)
-    return replace(
-        entry,
-        status=EntryStatus.PENDING,
-        attempts=0,
-        error=None,
-        data=without_marks(entry, HELD, UNCOUNTED),
-        next_attempt_at=None,
-        last_attempt_at=None,
-    )
-
-
-def _can_be_asked(entry: EntryRecord) -> bool:
-    return "verify" in entry.data[ONCE]
 
 
 def _by(attribution: Attribution, now: datetime) -> dict[str, str]:

@@ -129,6 +129,84 @@ def test_a_replay_from_one_held_step_keeps_the_others_among_what_waits_for_a_per
     assert not Failure.objects.get(run_id=replayed).is_held
 
 
+@workflow(name="tests.settling.exhausted", when_exhausted="hold")
+def exhausted(ctx: Context, number: int) -> str:
+    return ctx.step("book", book, number, max_retries=0)
+
+
+@workflow(name="tests.settling.with_rollback")
+def with_rollback(ctx: Context, number: int) -> None:
+    ctx.rollback_checkpoint("from here")
+    ctx.join(
+        "all",
+        {
+            "pay": lambda c: c.step("charge", charge, number, 990, once=True, rollback=refund),
+            "book": lambda c: c.step("book", str, number, max_retries=0, rollback=refund),
+        },
+    )
+
+
+def refund(_rollback: Any, _output: Any) -> None:
+    if "refunds" in DOWN:
+        raise OSError("no refunds")
+
+
+class TestARunThatFailedAtItsDeadlineWithAHeldStep:
+    """It is recovered or replayed, and the step has not been settled meanwhile."""
+
+    def failed(self, h: Harness, of: Any) -> str:
+        DOWN.update(("bank", "ledger"))
+        run = of.using(deadline="1 hour").start(1)
+        h.settle()
+        h.advance("1 hour")
+        h.settle()
+        assert run.state == "failed"
+        DOWN.clear()
+        return str(run.id)
+
+    def test_asks_verify_again_when_it_is_recovered(self, h: Harness) -> None:
+        run = self.failed(h, asked)
+        ANSWERS.append(Found("found"))
+        get_run(run).recover()
+        h.settle()
+        assert (get_run(run).state, get_run(run).output, CALLS) == ("completed", "found", [1])
+
+    def test_has_all_its_attempts_again_when_it_is_recovered(self, h: Harness) -> None:
+        run = self.failed(h, exhausted)
+        get_run(run).recover()
+        h.settle()
+        assert get_run(run).output == "b1"
+
+    @pytest.mark.parametrize("verb", ["recover", "replay"])
+    def test_is_among_what_waits_for_a_person_again_if_nobody_else_knows(self, h: Harness, verb: str) -> None:
+        run = self.failed(h, both)
+        get_run(run).recover() if verb == "recover" else replay(run, "all/book/book", in_place=True)
+        h.settle()
+        assert [each.location for each in h.held(run)] == ["all/pay/charge"]
+        assert Failure.objects.get(run_id=run).is_held
+        assert run in {each.id for each in held_here.held_runs()}
+        settle(run, "all/pay/charge", done="by hand")
+        h.settle()
+        assert get_run(run).state == "completed"
+
+
+def test_a_compensation_that_is_recovered_waits_for_a_person_again(h: Harness) -> None:
+    DOWN.add("refunds")
+    run = with_rollback.start(1)
+    h.settle()
+    run.cancel(rollback=True)
+    h.settle()
+    assert run.state == "failed"  # the step that was done could not be undone
+    DOWN.clear()
+    run.recover()
+    h.settle()
+    assert (run.state, [each.location for each in h.held(run)]) == ("rolling_back", ["all/pay/charge"])
+    assert Failure.objects.get(run_id=run.id).is_held
+    run.settle("all/pay/charge", done="r1")
+    h.settle()
+    assert run.state == "cancelled"
+
+
 class TestOneRun:
     def test_all_its_held_steps_are_settled_in_one_change(self, h: Harness) -> None:
         [run] = held_runs(h, 1, both)

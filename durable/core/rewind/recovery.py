@@ -15,7 +15,7 @@ from typing import Any
 from durable.core import transitions
 from durable.core.children.entries import begun_again, group_of, taken_out, waiting_again
 from durable.core.location import escape
-from durable.core.outcomes import HELD, ONCE, is_unsettled, without_marks
+from durable.core.outcomes import HELD, ONCE, held_anew, is_unsettled, without_marks
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind.rewinding import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
@@ -41,6 +41,9 @@ def recover(
     """
     history = _Recovery(entries, by or {})
     stuck = [entry for entry in history if entry.is_compensable]
+    for entry in history:
+        if entry.status == EntryStatus.HELD:  # the run has ended in spite of it: by its deadline, or in its rollback
+            history.put(tried_once_more(entry) if may_be_tried(entry) else held_anew(entry))
     if run.state_after_rollback and stuck:
         for entry in stuck:
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
@@ -65,6 +68,26 @@ def asked_again(entry: EntryRecord) -> EntryRecord:
     once = {name: value for name, value in entry.data[ONCE].items() if name != "asked"}
     data = {**without_marks(entry, HELD, "failure"), ONCE: once, UNCOUNTED: entry.attempts}
     return replace(entry, status=EntryStatus.UNKNOWN, data=data, next_attempt_at=None)
+
+
+def may_be_tried(entry: EntryRecord) -> bool:
+    """Return True if a held step can be tried again, or asked about; False if only a person can know of it."""
+    return not is_unsettled(entry) or "verify" in entry.data[ONCE]
+
+
+def tried_once_more(entry: EntryRecord) -> EntryRecord:
+    """Return a held step that is tried again with all its attempts, or about which `verify` is asked again."""
+    if is_unsettled(entry):
+        return asked_again(entry)
+    return replace(
+        entry,
+        status=EntryStatus.PENDING,
+        attempts=0,
+        error=None,
+        data=without_marks(entry, HELD, UNCOUNTED),
+        next_attempt_at=None,
+        last_attempt_at=None,
+    )
 
 
 def failed_children(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:

@@ -18,8 +18,9 @@ from typing import TypeAlias
 from durable.core import transitions
 from durable.core.errors import EntryNotFoundError
 from durable.core.location import escape, is_within, parent
+from durable.core.outcomes import held_anew
 from durable.core.places import Place, of_message, values_of, with_values
-from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState, RunChange, RunRecord
+from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, MessageState, RunChange, RunRecord
 from durable.core.rewind.recovery import rewind_compensated
 from durable.core.rewind.rewinding import FORKS, Rewind, first_try
 from durable.core.steps import ATOMIC
@@ -227,6 +228,9 @@ class Replay:
     def in_place(self, now: datetime) -> RunChange:
         """Return the change for a replay in place, which continues at `now`."""
         patch = transitions.replayed(self.run, now=now, generations=self._generations(), summary=self.summary)
+        for entry in self.history:
+            if entry.status == EntryStatus.HELD and self.run.state in ENDED:
+                self.history.put(held_anew(entry))
         change = self.history.change(self.run, patch, lambda: self._messages)
         change.is_status_over = True  # what it says may not be so any more
         return change
