@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
+from time_machine import TimeMachineFixture
 
 from durable.admin import audit_log, steps_page
 from durable.inspection import comparison, history_counts, run_lanes, tree
@@ -176,8 +177,15 @@ def written_in_order(run: str) -> None:
 
 @pytest.mark.parametrize(("name", "key", "query"), OF_A_PART.values(), ids=OF_A_PART)
 def test_of_a_history_that_was_counted_ahead_a_part_is_read(
-    crowd: None, operator: Client, monkeypatch: pytest.MonkeyPatch, name: str, key: str, query: dict[str, str]
+    crowd: None,
+    operator: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    time_machine: TimeMachineFixture,
+    name: str,
+    key: str,
+    query: dict[str, str],
 ) -> None:
+    time_machine.move_to(timezone.now(), tick=False)  # pages say how long ago something was
     monkeypatch.setattr(import_module("durable.operations.replay"), "_SHORT", -1)
     monkeypatch.setattr(comparison, "MOST", 100)
     monkeypatch.setattr(history_counts, "LONG", ENTRIES // 2)
@@ -189,7 +197,7 @@ def test_of_a_history_that_was_counted_ahead_a_part_is_read(
         with CaptureQueriesContext(connection) as queries:
             page = operator.get(url(name, key, *(["cancel"] if name == "act" else [])), query)
         assert page.status_code == 200
-        changing = r'[0-9T:.+-]{6,}|(value|nonce)="[^"]*"|[0-9]+ (ms|s|min|h)\b'
+        changing = r'(value|nonce)="[^"]*"'
         words = re.sub(changing, "", page.content.decode())
         read_rows = max(read(queries, table) for table in ("durable_entry", "durable_entrymetadata"))
         return words, read_rows, scans(queries, GROWING)
