@@ -194,7 +194,7 @@ class DatabaseStore(
             after = row_rules.after_change(run, change)
             now = after.wake_at or after.created_at
             if run.parent_id is not None:
-                after = families.held_back(self._families, run, after, after.created_at)
+                after = families.held_back(self._families, run, after, after.created_at, self.limits)
             self._write_change(run, after, change)
             if row_rules.is_failure_over(run, after):
                 Failure.objects.using(self.alias).filter(run_id=run_id).update(is_open=False)
@@ -206,7 +206,7 @@ class DatabaseStore(
                 self._open_key_again(run_id)
                 if history is None or any(ASK in each.data for each in history):
                     self._open_questions_again(run_id)
-                self._renew_limits(run_id, after)
+                self._renew_limits(run_id, now)
             if change.dropped_children:
                 assert after.wake_at is not None, "a change that drops children makes the run due"
                 self._drop(after, change.dropped_children, after.wake_at)
@@ -325,10 +325,10 @@ class DatabaseStore(
         found = ChildReader.objects.using(self.alias).filter(child_id=child_id, run__finished_at__isnull=True)
         return list(found.order_by("run_id").values_list("run_id", flat=True))
 
-    def _renew_limits(self, run_id: str, after: RunRecord) -> None:
+    def _renew_limits(self, run_id: str, now: datetime) -> None:
         limits = self.limits(run_id)
-        if limits is not None and after.wake_at is not None:
-            renewed = limits.renewed(after.wake_at)
+        if limits is not None:
+            renewed = limits.renewed(now)
             row = RunLimit.objects.using(self.alias).filter(run_id=run_id)
             row.update(deadline=renewed.deadline, worked=renewed.worked)
 

@@ -1,9 +1,13 @@
-"""The compensation of a child of a map waits for no turn: a recovered child may wait for one that never comes."""
+"""Children of a map that wait for their turn: no verb lets them begin before it, or outlive their deadline.
+
+A compensation waits for no turn: a recovered child may wait for one that never comes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from pytest_django import Settings
@@ -135,4 +139,82 @@ def test_one_whose_compensation_is_recovered_goes_on_with_it_at_once(
             get_run(each).send("end")
             settle()
         assert (get_run("p").state, PAID) == ("completed", [1, 2])
+        check_counts()
+
+
+def _work(number: int) -> int:
+    if number in FAILING:
+        raise CriticalError("no")
+    return number
+
+
+@workflow(name="turns.work")
+def work(ctx: Context, number: int) -> int:
+    ctx.step("work", _work, number)
+    ctx.sleep("a while", 10)
+    return number
+
+
+@workflow(name="turns.works")
+def works(ctx: Context, at_once: int, deadline: float | None) -> list[int]:
+    inputs = [(number,) for number in range(4)]
+    return ctx.map("m", work.using(deadline=deadline), inputs, at_once=at_once, on_failure="finish").outputs
+
+
+FAILING: set[int] = set()
+
+
+@pytest.fixture
+def failing() -> Iterator[set[int]]:
+    yield FAILING
+    FAILING.clear()
+
+
+def turns_in_use(h: Harness) -> list[int]:
+    h.settle()
+    return [number for number in range(4) if get_run(f"p:m:{number}").state == "sleeping"]
+
+
+@pytest.mark.django_db
+@each_engine
+@pytest.mark.parametrize("verb", ["none", "resume", "wake"])
+def test_one_that_waits_fails_at_its_deadline(name: Any, verb: str) -> None:
+    with Harness(store=name) as h:
+        works.using(id="p").start(1, 60)
+        h.settle()
+        first, second = get_run("p:m:0"), get_run("p:m:1")
+        first.pause()
+        if verb == "resume":
+            second.pause()
+            second.resume()
+        if verb == "wake":
+            second.wake()
+        assert second.wake_at == second.info().created_at + timedelta(seconds=60)
+        h.advance(60)
+        h.settle()
+        assert second.error is not None
+        assert (second.error.type, first.state) == ("RunDeadlineError", "paused")
+        check_counts()
+
+
+@pytest.mark.django_db
+@each_engine
+def test_one_that_is_recovered_and_waits_has_the_same_time_anew(name: Any, failing: set[int]) -> None:
+    failing.add(1)
+    with Harness(store=name) as h:
+        works.using(id="p").start(2, 60)
+        assert turns_in_use(h) == [0, 2], "that of 1 is free again"
+        get_run("p:m:0").pause()
+        h.advance(5)
+        failing.clear()
+        waits = get_run("p:m:1")
+        waits.recover()
+        assert waits.wake_at == h.now + timedelta(seconds=60)
+        get_run("p:m:2").pause()
+        h.advance(58)
+        h.settle()
+        get_run("p:m:0").resume()
+        get_run("p:m:2").resume()
+        h.settle()
+        assert waits.state == "sleeping"
         check_counts()

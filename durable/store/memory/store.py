@@ -414,13 +414,13 @@ class MemoryStore(Store):
     def _changed(self, run: RunRecord, after: RunRecord, change: RunChange) -> RunRecord:
         """Write what a verb has decided; return the changed row."""
         run_id = run.id
+        at = after.wake_at or after.created_at
         if run.parent_id is not None:
-            after = families.held_back(self._families, run, after, after.created_at)
+            after = families.held_back(self._families, run, after, after.created_at, self.limits)
         self._put(row_rules.copied(after))
         limits = self._limits.get(run_id)
-        if row_rules.is_reopened(run, after) and limits is not None and after.wake_at is not None:
-            self._limits[run_id] = limits.renewed(after.wake_at)
-        at = after.wake_at or after.created_at
+        if row_rules.is_reopened(run, after) and limits is not None:
+            self._limits[run_id] = limits.renewed(at)
         if change.dropped_children:
             families.drop(self._families, after, change.dropped_children, at, every=True)
         for group_change in row_rules.group_changes(change):

@@ -34,6 +34,7 @@ from durable.core.records import (
     WhenHeld,
     WhenParentEnds,
 )
+from durable.core.time_limits import RunLimits
 from durable.store.rules import TableStore, row_rules
 
 #: The counts of a group, which change under the lock of its tally.
@@ -399,8 +400,12 @@ def _turned(table: FamilyTable, group: GroupRecord, now: datetime) -> tuple[Grou
     return after_turns(group, len(begun)), frozenset(run.queue for run in begun)
 
 
-def held_back(table: FamilyTable, before: RunRecord, after: RunRecord, now: datetime) -> RunRecord:
-    """Return a child's row after a verb, corrected so that the child still waits for its turn. The row is locked."""
+def held_back(
+    table: FamilyTable, before: RunRecord, after: RunRecord, now: datetime, limits: Callable[[str], RunLimits | None]
+) -> RunRecord:
+    """Return a child's row after a verb, corrected so that the child still waits for its turn: it is due only at its
+    deadline. The row is locked.
+    """
     group_id = table.member_of(before.id)
     if group_id is None:
         return after
@@ -417,8 +422,12 @@ def held_back(table: FamilyTable, before: RunRecord, after: RunRecord, now: date
         if counted is not None and table.end_turns([before.id]):
             table.write(counted, after_turns(counted, 1))
     is_to_go_on = after.state not in ENDED and after.pending_request not in row_rules.CANCELLING
-    is_waiting = is_to_go_on and after.wake_at is not None and table.waits(before.id)
-    return replace(after, wake_at=None) if is_waiting else after
+    if not is_to_go_on or after.wake_at is None or not table.waits(before.id):
+        return after
+    own = limits(before.id)
+    if own is not None and row_rules.is_reopened(before, after):
+        own = own.renewed(after.wake_at)
+    return replace(after, wake_at=None if own is None else own.deadline)
 
 
 # -- the end of a run
