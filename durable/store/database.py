@@ -410,12 +410,12 @@ class DatabaseStore(
             waiting = [(run_id, due_at) for run_id, due_at, state in batch if state == RunState.PAUSED]
             for run_id, due_at in waiting[: most - len(released)]:
                 try:
-                    released += self._released_start(run_id, max(now, due_at))
+                    released += self._released_start(run_id, due_at, now)
                 except RowsLocked:
                     locked.append(run_id)
         return released
 
-    def _released_start(self, run_id: str, due_at: datetime) -> list[RunRecord]:
+    def _released_start(self, run_id: str, due_at: datetime, now: datetime) -> list[RunRecord]:
         """Resume a run that was started under a hold. Return [] if it is no longer paused because of that. Raises
         RowsLocked.
         """
@@ -426,8 +426,11 @@ class DatabaseStore(
             deleted, _ = HeldStart.objects.using(self.alias).filter(run_id=run_id).delete()
             if not deleted or not row_rules.is_held_start(run):
                 return []
-            change = RunChange(run=resumed(run, now=due_at, summary=Summary(SummaryKind.RESUMED)))
+            moment = families.released_at(self._families, run, due_at, now, self.limits)
+            change = RunChange(run=resumed(run, now=moment, summary=Summary(SummaryKind.RESUMED)))
             after = row_rules.after_change(run, change)
+            if run.parent_id is not None:
+                after = families.held_back(self._families, run, after, now, self.limits)
             self._write_change(run, after, change)
             return [row_rules.copied(after)]
 

@@ -14,6 +14,7 @@ from pytest_django import Settings
 
 from durable import Context, CriticalError, RollbackContext, get_run, runtime, workflow
 from durable.core.records import ENDED
+from durable.operations.holds import hold_starts, release_starts
 from durable.testing import Harness
 from tests.support.stores import in_force, settle
 
@@ -177,19 +178,60 @@ def turns_in_use(h: Harness) -> list[int]:
 
 @pytest.mark.django_db
 @each_engine
-@pytest.mark.parametrize("verb", ["none", "resume", "wake"])
+@pytest.mark.parametrize("deadline", [None, 100])
+def test_a_release_of_held_starts_gives_no_turn(name: Any, deadline: float | None) -> None:
+    with Harness(store=name) as h:
+        hold_starts(work)
+        run = works.using(id="p").start(2, deadline)
+        assert turns_in_use(h) == []
+        release_starts(work)
+        assert turns_in_use(h) == [0, 1]
+        h.advance(10)
+        assert turns_in_use(h) == [2, 3]
+        h.advance(10)
+        h.settle()
+        assert run.output == [0, 1, 2, 3]
+        check_counts()
+
+
+@pytest.mark.django_db
+@each_engine
+@pytest.mark.parametrize("deadline", [None, 100])
+def test_one_whose_turn_comes_while_it_is_held_begins_at_the_release(name: Any, deadline: float | None) -> None:
+    with Harness(store=name) as h:
+        hold_starts(work)
+        works.using(id="p").start(1, deadline)
+        h.settle()
+        get_run("p:m:0").cancel()
+        assert turns_in_use(h) == []
+        release_starts(work)
+        assert turns_in_use(h) == [1]
+        check_counts()
+
+
+@pytest.mark.django_db
+@each_engine
+@pytest.mark.parametrize("verb", ["none", "resume", "wake", "release"])
 def test_one_that_waits_fails_at_its_deadline(name: Any, verb: str) -> None:
     with Harness(store=name) as h:
+        if verb == "release":
+            hold_starts(work)
         works.using(id="p").start(1, 60)
         h.settle()
         first, second = get_run("p:m:0"), get_run("p:m:1")
-        first.pause()
+        if verb == "release":
+            release_starts(work)
+        else:
+            first.pause()
         if verb == "resume":
             second.pause()
             second.resume()
         if verb == "wake":
             second.wake()
         assert second.wake_at == second.info().created_at + timedelta(seconds=60)
+        if verb == "release":
+            h.run(first)
+            first.pause()
         h.advance(60)
         h.settle()
         assert second.error is not None

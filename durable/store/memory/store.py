@@ -485,9 +485,16 @@ class MemoryStore(Store):
         return self._holds.lift(kind, name)
 
     def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
-        released = self._holds.release(self._runs, now, most)
-        self._runs |= {run.id: run for run in released}
-        return [row_rules.copied(run) for run in released]
+        def released_at(run: RunRecord, due_at: datetime) -> datetime:
+            return families.released_at(self._families, run, due_at, now, self.limits)
+
+        released = []
+        for run in self._holds.release(self._runs, most, released_at):
+            if run.parent_id is not None:
+                run = families.held_back(self._families, self._runs[run.id], run, now, self.limits)
+            self._runs[run.id] = run
+            released.append(row_rules.copied(run))
+        return released
 
     # -- ranks
 

@@ -6,7 +6,7 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Self
@@ -82,7 +82,9 @@ class MemoryHolds(MemoryTable):
         if run_id in self._starts:
             self._starts[run_id] = wake_at
 
-    def release(self, runs: Mapping[str, RunRecord], now: datetime, most: int) -> list[RunRecord]:
+    def release(
+        self, runs: Mapping[str, RunRecord], most: int, released_at: Callable[[RunRecord, datetime], datetime]
+    ) -> list[RunRecord]:
         """Release at most `most` starts whose workflow is no longer held; return the runs, changed, that may begin."""
         released: list[RunRecord] = []
         for run_id, due_at in list(self._starts.items()):
@@ -93,7 +95,7 @@ class MemoryHolds(MemoryTable):
                 break
             del self._starts[run_id]
             if row_rules.is_held_start(run):
-                patch = resumed(run, now=max(now, due_at), summary=Summary(SummaryKind.RESUMED))
+                patch = resumed(run, now=released_at(run, due_at), summary=Summary(SummaryKind.RESUMED))
                 released.append(row_rules.after_change(run, RunChange(run=patch)))
         return released
 

@@ -430,6 +430,20 @@ def held_back(
     return replace(after, wake_at=None if own is None else own.deadline)
 
 
+def released_at(
+    table: FamilyTable, run: RunRecord, due_at: datetime, now: datetime, limits: Callable[[str], RunLimits | None]
+) -> datetime:
+    """Return when a run is due that was held at its start until `due_at`, and is released now.
+
+    A child of a map that was due only at its deadline waited for its turn, which may have come meanwhile.
+    """
+    if run.parent_id is not None and table.member_of(run.id) is not None:
+        own = limits(run.id)
+        if own is not None and own.deadline == due_at:
+            return now
+    return max(now, due_at)
+
+
 # -- the end of a run
 
 
