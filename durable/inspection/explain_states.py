@@ -736,10 +736,11 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
 
 def _rated(facts: Facts, wait: RateWait) -> Explanation:
     """Explain a run that waits for its moment in the rate of a limit."""
+    begins = wait.at if wait.closing is None else max(wait.at, wait.closing.until)
     told = {
         "limit": limit_label(wait.limit, wait.key),
         "rate": wait.rate,
-        "when": until(wait.at, facts.now),
+        "when": until(begins, facts.now),
         "before": wait.before,
     }
     if facts.within is not None:
@@ -749,7 +750,7 @@ def _rated(facts: Facts, wait: RateWait) -> Explanation:
     detail = ""
     if wait.closing is not None:
         closing = {"when": until(wait.closing.until, facts.now), "by": wait.closing.by, "why": wait.closing.reason}
-        detail = _("Closed until %(when)s by %(by)s") % closing
+        detail = (_("Closed until %(when)s by %(by)s") if wait.closing.by else _("Closed until %(when)s")) % closing
         if wait.closing.reason:
             detail += f": {shortened(wait.closing.reason)}"
     elif wait.sooner is not None:

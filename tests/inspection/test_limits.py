@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, get_run, runtime, workflow
+from durable import Limit as WorkflowLimit
 from durable.core.limits.rates import counted, nanoseconds
 from durable.inspection.explanation import explain
 from durable.inspection.limits import (
@@ -28,6 +30,9 @@ from durable.inspection.limits import (
 )
 from durable.metrics.rows import RowsCollector
 from durable.models import Limit, RateKey, RateLimit, Reservation, Run, Slot
+from durable.operations.audit import Actor, acting_as
+from durable.operations.rates import close_limit
+from durable.testing import Harness
 from tests.support.plans import read, scans, sorts
 from tests.support.stores import passed
 
@@ -38,6 +43,11 @@ MANY = 10_000
 @workflow(name="inspection_limits.plain")
 def plain(ctx: Context) -> int:
     return 1
+
+
+@workflow(name="inspection_limits.closable", limit=WorkflowLimit("inspection-closable", rate="1/min"))
+def closable(ctx: Context) -> None:
+    pass
 
 
 def sleep(count: int) -> None:
@@ -215,6 +225,22 @@ def test_a_rate_is_told_without_its_keys() -> None:
     assert closing is not None
     assert closing.until == until
     assert own_closing_of("api", "b", timezone.now()) is None
+
+
+@pytest.mark.parametrize(("by", "told"), [("", "in 5 m: too many"), ("ada", "in 5 m by ada: too many")])
+def test_a_run_does_not_begin_before_its_limit_is_open_again(by: str, told: str) -> None:
+    with Harness(store="database") as h:
+        for number in range(8):
+            closable.using(id=f"closed-{number}").start()
+        h.settle()
+        first, *_, last = Run.objects.filter(state="sleeping").order_by("wake_at")
+        with acting_as(Actor("cli", label=by), reason="too many") if by else nullcontext():
+            close_limit("inspection-closable", h.now + timedelta(minutes=5))
+        if not by:
+            RateKey.objects.update(closed_why="too many")
+        assert "in 5 m, 0 before it" in explain(first, h.now).headline
+        assert explain(first, h.now).detail.endswith(told)
+        assert "in 7 m, 6 before it" in explain(last, h.now).headline
 
 
 def test_the_last_minute_is_that_of_all_keys_together() -> None:
