@@ -137,7 +137,7 @@ def open_run(workflow: str, key: str) -> RunRecord | None:
 
 def _left(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> RunRecord | None:
     """Apply the options to the locked run that has the key. Return that run, or None if another one has to begin."""
-    if options.debounce is not None and holder.started_at is None:
+    if options.debounce is not None and holder.started_at is None and not _is_child(at, holder):
         limits = at.store.limits(holder.id) if holder.fence else None  # those of a new run are in force from fence 1
         if limits is None or limits.excess(at.now(), 0.0) is None:
             return _moved(at, holder, wanted, options, limits)
@@ -149,6 +149,11 @@ def _left(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions
         return _returned(holder, options)
     at.store.free_key(holder.id, for_good=True)
     return None
+
+
+def _is_child(at: Runtime, run: RunRecord) -> bool:
+    """Return whether another run has started this one as its child, and waits for what its own arguments give."""
+    return run.parent_id is not None and bool(at.store.children([run.id]))
 
 
 def _returned(holder: RunRecord, options: KeyOptions) -> RunRecord:

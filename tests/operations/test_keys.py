@@ -36,6 +36,12 @@ def other(ctx: Any, number: int = 0) -> int:
     return number
 
 
+@workflow(name="tests.keys.parent")
+def parent(ctx: Any) -> int:
+    child = ctx.start_child("child", other.using(key="k", delay=10), 1)
+    return int(child.result("output"))
+
+
 @workflow(name="tests.keys.compensates")
 def compensates(ctx: Any) -> None:
     ctx.rollback_checkpoint("from here")
@@ -306,6 +312,22 @@ class TestDebounce:
             h.settle()
             assert (first.state, other.open_run(key="k")) == ("failed", again)
             assert h.finish(again).output == 4
+
+    @pytest.mark.parametrize("where", ["memory", "database"])
+    @pytest.mark.parametrize("if_open", [None, "return"])
+    def test_a_child_keeps_what_its_parent_has_given(self, where: Any, if_open: Any) -> None:
+        with Harness(store=where) as h:
+            run = parent.using(id="p").start()
+            h.settle()
+            child = get_run("p:child")
+            due_at = child.wake_at
+            again = other.using(key="k", debounce=30, at_most=60, if_open=if_open).start(2)
+            assert again.is_new == (if_open is None)
+            assert other.open_run(key="k") == again
+            assert child.wake_at == due_at
+            assert h.finish(run).output == 1
+            h.finish(again)
+            assert again.output == (2 if again.is_new else 1)
 
     def test_in_each_database(self) -> None:
         with in_force():
