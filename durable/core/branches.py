@@ -24,7 +24,7 @@ from durable.core.errors import (
 from durable.core.journal import Node
 from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
-from durable.core.once import settle
+from durable.core.once import asked_anew, settle
 from durable.core.outcomes import is_unsettled
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Failure, RaceResult, origins_of, with_failure
@@ -291,9 +291,11 @@ class _Fork:
         for name in self._losers():
             for node in list(self._place(name).walk()):
                 entry = node.entry
-                if entry is None or entry.status in (EntryStatus.HELD, EntryStatus.EXHAUSTED):
+                if entry is None or entry.status == EntryStatus.EXHAUSTED:
                     continue
                 if is_unsettled(entry):
+                    if entry.status == EntryStatus.HELD:  # no person is asked any more
+                        self.journal.mark(entry, **asked_anew(entry))
                     lost = ErrorInfo(
                         "BranchCancelled", f'branch "{name}" lost its race during attempt {entry.attempts}'
                     )

@@ -169,6 +169,16 @@ def not_begun(entry: EntryRecord) -> dict[str, Any]:
     }
 
 
+def asked_anew(entry: EntryRecord) -> dict[str, Any]:
+    """Return the columns of a step of which nobody knows whether it was done, and about which `verify` is asked again.
+
+    No person is asked, and no failure of the step counts.
+    """
+    once = {name: value for name, value in entry.data[ONCE].items() if name != "asked"}
+    data = {**without_marks(entry, HELD, "failure"), ONCE: once}
+    return {"status": EntryStatus.UNKNOWN, "data": data, "next_attempt_at": None}
+
+
 def ask(journal: Journal, entry: EntryRecord, question: Question, *, is_concurrent: bool) -> Operation:
     """Ask whether the last attempt was done. Return the answer. Raises Park if it has to be asked again later.
 

@@ -244,6 +244,8 @@ class _Attempt:
     def _stay_held(self) -> Operation:
         """Wait for a person. Fail the step if its `unknown_timeout` is over."""
         entry = self.entry
+        if self.options.verify is not None:  # asked about it once more if this branch loses its race
+            self.journal.questions[entry.location] = self._question()
         yield from hold_anew(self.journal, entry)
         due = entry.next_attempt_at
         if due is None or due > self.environment.now():

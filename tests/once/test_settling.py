@@ -134,6 +134,41 @@ def exhausted(ctx: Context, number: int) -> str:
     return ctx.step("book", book, number, max_retries=0)
 
 
+@workflow(name="tests.settling.raced")
+def raced(ctx: Context, number: int) -> str:
+    first = ctx.race(
+        "first",
+        {
+            "pay": lambda c: c.step("charge", charge, number, 990, once=True, verify=find_charge),
+            "cancel": lambda c: c.queue.next("cancel").name,
+        },
+    )
+    ctx.queue.next("go on")
+    return first.winner
+
+
+@pytest.mark.parametrize(("answer", "left"), [(Unknown(), ["unknown"]), (Found("r0"), [])], ids=["unknown", "done"])
+def test_a_held_step_that_loses_a_race_is_asked_about_and_waits_for_nobody(
+    h: Harness, answer: Any, left: list[str]
+) -> None:
+    [run] = held_runs(h, 1, raced)
+    ANSWERS.append(answer)
+    h.send(run, "cancel")
+    h.settle()
+    handle = get_run(run)
+    assert [each.status for each in handle.history() if each.location == "first/pay/charge"] == left
+    assert not ANSWERS
+    assert not Failure.objects.get(run_id=run).is_held
+    assert run not in {each.id for each in held_here.held_runs()}
+    handle.pause()
+    assert handle.info().held == ()
+    handle.resume()
+    with pytest.raises(InvalidTransitionError):
+        handle.recover()
+    h.send(run, "go on")
+    assert h.finish(run).output == "cancel"
+
+
 @workflow(name="tests.settling.with_rollback")
 def with_rollback(ctx: Context, number: int) -> None:
     ctx.rollback_checkpoint("from here")

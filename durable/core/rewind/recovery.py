@@ -15,6 +15,7 @@ from typing import Any
 from durable.core import transitions
 from durable.core.children.entries import begun_again, group_of, taken_out, waiting_again
 from durable.core.location import escape
+from durable.core.once import asked_anew
 from durable.core.outcomes import HELD, ONCE, held_anew, is_unsettled, without_marks
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind.rewinding import FORKS, UNFINISHED, Rewind, first_try
@@ -65,9 +66,8 @@ def recover(
 
 def asked_again(entry: EntryRecord) -> EntryRecord:
     """Return a step of which nobody knows whether it was done, to be asked about again. If not, it has all attempts."""
-    once = {name: value for name, value in entry.data[ONCE].items() if name != "asked"}
-    data = {**without_marks(entry, HELD, "failure"), ONCE: once, UNCOUNTED: entry.attempts}
-    return replace(entry, status=EntryStatus.UNKNOWN, data=data, next_attempt_at=None)
+    again = replace(entry, **asked_anew(entry))
+    return replace(again, data={**again.data, UNCOUNTED: entry.attempts})
 
 
 def may_be_tried(entry: EntryRecord) -> bool:
