@@ -129,6 +129,22 @@ def test_a_replay_from_one_held_step_keeps_the_others_among_what_waits_for_a_per
     assert not Failure.objects.get(run_id=replayed).is_held
 
 
+@workflow(name="tests.settling.then_waits")
+def then_waits(ctx: Context, number: int) -> str:
+    ctx.step("charge", charge, number, 990, once=True)
+    return ctx.queue.next("go on").name
+
+
+def test_a_replay_in_place_from_the_only_held_step_takes_the_run_from_what_waits_for_a_person(h: Harness) -> None:
+    [run] = held_runs(h, 1, then_waits)
+    DOWN.clear()
+    replay(run, "charge", in_place=True)
+    h.settle()
+    assert h.peek(run).waiting_for == ["go on"]
+    assert not Failure.objects.get(run_id=run).is_held
+    assert run not in {each.id for each in held_here.held_runs()}
+
+
 @workflow(name="tests.settling.exhausted", when_exhausted="hold")
 def exhausted(ctx: Context, number: int) -> str:
     return ctx.step("book", book, number, max_retries=0)

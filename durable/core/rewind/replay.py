@@ -233,6 +233,7 @@ class Replay:
                 self.history.put(held_anew(entry))
         change = self.history.change(self.run, patch, lambda: self._messages)
         change.is_status_over = True  # what it says may not be so any more
+        change.is_held_over = _any_held(self.history.deleted.values()) and not _any_held(self.history)
         return change
 
     @property
@@ -268,6 +269,10 @@ class Replay:
                 copy = replace(copy, state=str(MessageState.PENDING), received_by="", response=None)
             inbox.append(copy)
         return [moved_entry(entry, self.run.id, run_id, ids, copied) for entry in self.history], inbox
+
+
+def _any_held(entries: Iterable[EntryRecord]) -> bool:
+    return any(each.status == EntryStatus.HELD for each in entries)
 
 
 def nearest(target: str, locations: Sequence[str]) -> list[str]:
