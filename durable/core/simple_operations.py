@@ -19,8 +19,10 @@ from durable.core.control_flow import Park
 from durable.core.duration import later
 from durable.core.effects import SAVE, Ask, Operation, ShortSleep
 from durable.core.journal import Node
+from durable.core.once import asked_anew, failed_by
 from durable.core.options import MOST_WHOLE, too_large
-from durable.core.records import EntryKind, EntryRecord
+from durable.core.outcomes import is_unsettled
+from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Markdown
 from durable.core.scope import Scope
 from durable.core.summary import asleep
@@ -143,6 +145,10 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
         )
     if entry is None and not node.children:
         scope.journal.finish(scope.create(node, EntryKind.REMOVED, data={"original": str(kind)}))
+    for within in [node, *node.walk()]:
+        held = within.entry
+        if held is not None and held.status == EntryStatus.HELD:  # the code does not wait for a person any more
+            scope.journal.mark(held, **(asked_anew(held) if is_unsettled(held) else failed_by(held)))
     yield from ()
 
 

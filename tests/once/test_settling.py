@@ -145,6 +145,33 @@ def test_a_replay_in_place_from_the_only_held_step_takes_the_run_from_what_waits
     assert run not in {each.id for each in held_here.held_runs()}
 
 
+REMOVED: list[bool] = []  # whether the code has its steps no more
+
+
+@workflow(name="tests.settling.shortened")
+def shortened(ctx: Context, number: int) -> str:
+    if REMOVED:
+        ctx.removed("all", "join")
+    else:
+        both.function(ctx, number)
+    return ctx.queue.next("go on").name
+
+
+def test_held_steps_that_the_code_has_no_more_wait_for_nobody(h: Harness) -> None:
+    [run] = held_runs(h, 1, shortened)
+    REMOVED.append(True)
+    get_run(run).wake()
+    h.settle()
+    REMOVED.clear()
+    assert h.peek(run).waiting_for == ["go on"]
+    assert not Failure.objects.get(run_id=run).is_held
+    assert {each.location: each.status for each in get_run(run).history() if "/" in each.location} == {
+        "all/pay/charge": "unknown",
+        "all/book/book": "exhausted",
+    }
+    assert plan_replay(run, "all").notes[0] == 'nobody knows whether "all/pay/charge" was done: it would be done again'
+
+
 @workflow(name="tests.settling.exhausted", when_exhausted="hold")
 def exhausted(ctx: Context, number: int) -> str:
     return ctx.step("book", book, number, max_retries=0)
