@@ -410,7 +410,7 @@ def why_closed(at: Runtime, record: QuestionRecord, run: RunRecord | None) -> st
 
 
 def form_of(record: QuestionRecord) -> type[BaseForm] | None:
-    """Return the form of a question; None for one of yes or no. Raises FormInvalidError if it is gone."""
+    """Return the form of a question; None for one of yes or no. Raises FormInvalidError if it is gone or unfit."""
     if not record.form:
         return None
     try:
@@ -420,7 +420,21 @@ def form_of(record: QuestionRecord) -> type[BaseForm] | None:
         raise FormInvalidError(_name(record), {"__all__": [why[:500]]}) from error
     if not isinstance(found, type) or not hasattr(found, "base_fields"):
         raise FormInvalidError(_name(record), {"__all__": [f"{record.form} is no form of Django"]})
+    if problem := _why_unfit(found):
+        raise FormInvalidError(_name(record), {"__all__": [f"nobody can answer by {record.form}: {problem[:500]}"]})
     return found
+
+
+def _why_unfit(form_class: type[BaseForm]) -> str:
+    """Return why no answer can be given by this form; "" if one can."""
+    from django.forms import FileField  # for this alone, and django.setup() imports this module
+
+    try:
+        fields = form_class().fields
+    except Exception as error:  # noqa: BLE001  # whatever the project's constructor raises
+        return f"it cannot be made without arguments: {type(error).__name__}: {error}"
+    files = [name for name, field in fields.items() if isinstance(field, FileField) and field.required]
+    return f'its field "{files[0]}" requires a file, and an answer has none' if files else ""
 
 
 def _name(record: QuestionRecord) -> str:

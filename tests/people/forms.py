@@ -31,3 +31,19 @@ class OwnRefusal(forms.Form):
 
     def refuses(self) -> Any:
         return self.cleaned_data["mark"] > 4
+
+
+class WithFile(forms.Form):
+    """A form that nobody can answer by: answers have no files."""
+
+    receipt = forms.FileField()
+
+
+class OfShop(forms.Form):
+    """A form that only its project can make."""
+
+    mark = forms.IntegerField()
+
+    def __init__(self, shop: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.shop = shop

@@ -12,8 +12,9 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, User
 from django.db import connection
-from django.test import override_settings
+from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from durable import AsyncContext, Context, CriticalError
 from durable.core.people import asked_of, key_of_user
@@ -29,7 +30,7 @@ from durable.people import Verdict, question, questions_for, questions_of
 from durable.testing import Harness, SimulatedCrash
 from tests.people import forms as own_forms
 from tests.people.conftest import CHANGE, NOW, People, begun
-from tests.people.forms import GroupForm, OwnRefusal, RefundForm
+from tests.people.forms import GroupForm, OfShop, OwnRefusal, RefundForm, WithFile
 
 KEY = UUID("b39625df-4c75-417b-8e61-0a40c62857fd")
 
@@ -562,6 +563,21 @@ def test_a_form_that_is_gone_refuses_answers_and_no_pass(
     found.answer({"amount": 1}, by=anna)
     h.settle()
     assert run.output[1] == "anna"
+
+
+@pytest.mark.parametrize(
+    ("form", "why"),
+    [(WithFile, "requires a file"), (OfShop, "without arguments: TypeError")],
+    ids=["file", "arguments"],
+)
+def test_a_form_that_nobody_can_answer_by_says_why(h: Harness, anna: User, client: Client, form: Any, why: str) -> None:
+    run = opened(h, form)
+    [found] = questions_for(anna)
+    with pytest.raises(FormInvalidError, match=why):
+        found.answer({"mark": 1}, by=anna)
+    client.force_login(anna)
+    assert why in client.get(reverse("durable-asked", args=[found.id])).content.decode()
+    assert h.peek(run).state == "sleeping"
 
 
 def test_the_code_may_ask_for_another_form_in_a_later_pass(lenient: Harness, anna: User) -> None:
