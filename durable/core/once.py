@@ -213,7 +213,8 @@ def ask(journal: Journal, entry: EntryRecord, question: Question, *, is_concurre
         return answer
     except Exception as error:
         if number > question.retries:
-            return Unknown(f"verify has failed {number} times: {ErrorInfo.of(error)}")
+            times = "" if number == 1 else f" {number} times"
+            return Unknown(f"verify has failed{times}: {ErrorInfo.of(error)}")
         retry_at = now + timedelta(seconds=retry_delay(question.policy, number))
         journal.mark(entry, data=_asked(entry, number), next_attempt_at=retry_at)
         yield Save(is_failure=True)

@@ -222,7 +222,8 @@ class TestVerify:
         h.run(run)
         [held] = h.held(run)
         assert held.error is not None
-        assert "verify returns Found(value), NotDone(reason) or Unknown(reason)" in held.error.message
+        expected = "verify has failed: TypeError: verify returns Found(value), NotDone(reason) or Unknown(reason)"
+        assert expected in held.error.message
 
     def test_an_output_that_cannot_be_recorded_is_asked_about(self, h: Harness) -> None:
         def code(ctx: Context) -> object:
