@@ -202,9 +202,8 @@ def apply(
     """Apply `verb` to each of the runs.
 
     `options` are the verb's own, which BULK_OPTIONS names. The current actor (`acting_as`) acts on each run, for the
-    reason given there. More than AT_ONCE runs, or a selection of unknown size, are processed in the background,
-    unless `in_background` decides: so `aapply` keeps a loop's other synchronous code waiting for at most
-    AT_ONCE runs. The
+    reason given there. More than AT_ONCE runs, or a selection of unknown size, are processed in the background, unless
+    `in_background` decides: so `aapply` keeps a loop's other synchronous code waiting for at most AT_ONCE runs. The
     background run has the id `as_id`; a bulk that already has this id is not started again.
 
     `expected` is the number of runs that `eligible` found. If another number allows the verb by now, nothing is done.

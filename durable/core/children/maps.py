@@ -3,8 +3,8 @@
 Owns the records of maps. A map is one entry, whatever the number of children. The entry is written with each batch of
 children that it starts, in one commit; then the parent parks. The group counts its children and lets the next one begin
 when another ends (`durable.store.rules.families`). So the parent has no pass until all have ended or, with
-`on_failure="stop"`, one has failed.
-The outputs are then copied into the entry, so the children may be pruned afterwards.
+`on_failure="stop"`, one has failed. The outputs are then copied into the entry, so the children may be pruned
+afterwards.
 
 A recovery of the parent recovers the failed children in batches, each child in a transaction of its own. The entry
 records the progress, so a crash repeats one batch at most. The parent stays open meanwhile, so no sweep cancels the

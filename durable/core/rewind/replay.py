@@ -228,9 +228,10 @@ class Replay:
     def in_place(self, now: datetime) -> RunChange:
         """Return the change for a replay in place, which continues at `now`."""
         patch = transitions.replayed(self.run, now=now, generations=self._generations(), summary=self.summary)
-        for entry in self.history:
-            if entry.status == EntryStatus.HELD and self.run.state in ENDED:
-                self.history.put(held_anew(entry))
+        if self.run.state in ENDED:
+            for entry in self.history:
+                if entry.status == EntryStatus.HELD:
+                    self.history.put(held_anew(entry))
         change = self.history.change(self.run, patch, lambda: self._messages)
         change.is_status_over = True  # what it says may not be so any more
         change.is_held_over = _any_held(self.history.deleted.values()) and not _any_held(self.history)
