@@ -26,11 +26,9 @@ from django.utils.module_loading import import_string
 from durable.conf import conf
 from durable.core.records import LONG_HISTORY
 from durable.models import HistoryCount, Run
-from durable.models.rows import dump_json, load_json
+from durable.models.rows import dump_json
 
 logger = logging.getLogger("durable.inspection")
-
-_state_of: Final = HistoryCount.state_of
 
 _T = TypeVar("_T")
 
@@ -77,7 +75,7 @@ def _of_process(run: Run, what: str) -> Any:
 
 
 def _key(run: Run, what: str) -> tuple[Any, ...]:
-    return (conf.DATABASE, run.id, what, _state_of(run))
+    return (conf.DATABASE, run.id, what, HistoryCount.state_of(run))
 
 
 #: How long a run must rest before it is counted: one that continues every few seconds would be counted repeatedly.
@@ -101,10 +99,7 @@ def stored(run: Run, what: str) -> Any:
     Needs a run that was read `with_side_rows`.
     """
     row: HistoryCount | None = run._state.fields_cache.get("history_count")
-    if row is None or row.counted_as != _state_of(run):
-        return None
-    counts = load_json(row.counts)
-    return counts.get(what) if counts["format"] == HistoryCount.FORMAT else None
+    return None if row is None else row.counts_of(run).get(what)
 
 
 def count_long_histories(now: datetime) -> None:
@@ -140,4 +135,4 @@ def _count(run_id: str, noted_at: datetime | None, now: datetime, counters: Coun
             logger.exception("the long history of run %s cannot be counted", run_id, extra={"run_id": run_id})
             row.update(noted_at=None)
         else:
-            row.update(noted_at=None, counted_as=_state_of(run), counts=dump_json(counts))
+            row.update(noted_at=None, counted_as=HistoryCount.state_of(run), counts=dump_json(counts))

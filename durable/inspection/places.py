@@ -40,7 +40,7 @@ from durable.core.steps import SUMMARY
 from durable.inspection.counting import grouped
 from durable.inspection.forks import FORKS, ForkOutcome
 from durable.inspection.history_counts import remembered
-from durable.inspection.progress import MOST_OPEN, OPEN, open_keys_of_long
+from durable.inspection.progress import MOST_OPEN, OPEN, has_more_entries, open_keys_of_long
 from durable.inspection.reading import read_alias
 from durable.models import Entry, Run
 from durable.models.rows import unpack
@@ -158,8 +158,7 @@ def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
     (`durable.inspection.history_counts`).
     """
     found = Entry.objects.using(read_alias()).with_metadata_of(run.id).order_by("ordinal")
-    # in the order of the index: otherwise the whole table may be read
-    if Entry.objects.using(read_alias()).filter(run=run.id).order_by("location")[: EXACT + 1].count() <= EXACT:
+    if not has_more_entries(run.id, EXACT):
         return Places(places=[alone(Record(*row)) for row in found.values_list(*COLUMNS)], is_exact=True)
     counts = remembered(
         run, "places", lambda: count_places(run), lambda found: sum(number for *_, number, _ in found["groups"])

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Count, Q, QuerySet, Subquery
+from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext
 
@@ -463,9 +463,7 @@ def read_rows(run: Run, entries: int | None) -> list[Row] | None:
     found = Entry.objects.using(read_alias()).with_metadata_of(run.id).order_by("ordinal")
     if entries is not None:
         return list(found.values_list(*_COLUMNS))
-    # The same statement checks whether it is long, in the order of the index: otherwise the whole table may be read.
-    beyond = Subquery(_entries(run.id).order_by("location").values("pk")[LONG : LONG + 1])  # EXISTS loses the order
-    rows = list(found.alias(beyond=beyond).filter(beyond__isnull=True).values_list(*_COLUMNS))
+    rows = list(found.if_at_most(LONG, run.id).values_list(*_COLUMNS))
     return None if not rows and has_more_entries(run.id, 0) else rows
 
 

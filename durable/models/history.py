@@ -10,17 +10,29 @@ own clauses.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from django.db import models
 from django.db.models import BooleanField, F, Func, Max, Min, Q, Subquery, Value
 from django.db.models.functions import Concat, Left, Reverse, StrIndex, Substr
 from django.db.models.sql.datastructures import Join
+from django.utils.functional import cached_property
 
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape
 from durable.core.records import EntryKind, EntryStatus, RunRecord, Status, whole
-from durable.models.rows import ErrorField, JSONTextField, MomentField, NameField, Row, SafeTextField, choices, pack
+from durable.models.rows import (
+    ErrorField,
+    JSONTextField,
+    MomentField,
+    NameField,
+    Row,
+    SafeTextField,
+    choices,
+    load_json,
+    pack,
+)
 from durable.models.run import Run
 
 _Rows = TypeVar("_Rows", bound="models.QuerySet[Any]")
@@ -126,6 +138,15 @@ class EntryQuerySet(models.QuerySet["Entry"]):
         found = self.published(run_id).order_by().values(backwards=_NAME_BACKWARDS)
         newest = found.annotate(first=Min("ordinal"), newest=Max("ordinal")).order_by("first")
         return list(newest.values_list("newest", flat=True))
+
+    def if_at_most(self, most: int, run_id: str) -> Self:
+        """Return these entries if the run has at most `most`, else none; the same statement finds that out.
+
+        It looks along the index. EXISTS would lose the order, and may then read the whole table.
+        """
+        of_run = Entry.objects.using(self.db).filter(run=run_id).order_by("location")
+        beyond = Subquery(of_run.values("pk")[most : most + 1])
+        return self.alias(beyond=beyond).filter(beyond__isnull=True)
 
     def few_of(self, run_id: str, condition: Q) -> Self:
         """Return the entries of a run whose metadata meets a condition that few meet. The condition names columns
@@ -262,6 +283,17 @@ class HistoryCount(Row):
         indexes = [
             models.Index(fields=["noted_at"], condition=Q(noted_at__isnull=False), name="durable_historycount_noted")
         ]
+
+    def counts_of(self, run: Run | RunRecord) -> Mapping[str, Any]:
+        """Return the counts by their names if they are of the run's present state and of this format, else {}."""
+        if self.counted_as != self.state_of(run) or self._loaded["format"] != self.FORMAT:
+            return {}
+        return self._loaded
+
+    @cached_property
+    def _loaded(self) -> Mapping[str, Any]:
+        loaded: Mapping[str, Any] = load_json(self.counts)
+        return loaded
 
     @staticmethod
     def state_of(run: Run | RunRecord) -> str:

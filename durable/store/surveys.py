@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
 from durable.core.entry_shapes import readable
@@ -213,15 +214,15 @@ def batches(stretches: Iterable[Stretch], sorts: Collection[Sort] | None, least:
 
 
 def together(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Return the stretches, neighbours as one if the range of keys of both has few keys that are in neither."""
+    """Return the stretches in order, neighbours as one if the keys of both have few others between them."""
     found = list[Stretch]()
-    for each in stretches:
+    for each in sorted(stretches, key=attrgetter("first")):
         last = found[-1] if found else None
         if last is None or last.end != each.first or each.is_far_from(last):
             found.append(each)
         else:
             low, high = min(last.low, each.low), max(last.high, each.high)
-            found[-1] = Stretch(last.first, each.end, low, high, Counter(last.numbers) + Counter(each.numbers))
+            found[-1] = Stretch(last.first, each.end, low, high, numbers_of([last, each]))
     return found
 
 

@@ -82,16 +82,12 @@ class RowSurveyor:
 
     def find_landmarks(self, run: RunRecord) -> None:
         """Read the landmarks of the history, if they were counted in this state of the run, which rests."""
-        found = HistoryCount.objects.using(self.alias).filter(run=run.id, counted_as=HistoryCount.state_of(run))
-        [text] = found.values_list("counts", flat=True) or [""]
-        counts = load_json(text) if text else {}
-        self.landmarks = Landmarks.load(counts) if counts.get("format") == HistoryCount.FORMAT else None
+        row = HistoryCount.objects.using(self.alias).filter(run=run.id).first()
+        self.landmarks = None if row is None else Landmarks.load(row.counts_of(run))
 
     def short_history(self, most: int) -> list[EntryRecord]:
         """Return all entries in the order in which they began; none if they are more than `most`."""
-        # Along the index. EXISTS would lose the order, and may then read the whole table.
-        beyond = Subquery(self._rows.order_by("location").values("pk")[most : most + 1])
-        return entries_of(self.run_id, self._rows.alias(beyond=beyond).filter(beyond__isnull=True))
+        return entries_of(self.run_id, self._rows.if_at_most(most, self.run_id))
 
     def messages(self) -> list[Message]:
         return messages_of(self._inbox.order_by("order"))
@@ -438,7 +434,7 @@ class _Span(NamedTuple):
 
 
 def in_stretches(stretches: Sequence[Stretch]) -> Q:
-    """Return the condition that an entry of the run is in one of these stretches, which are in order."""
+    """Return the condition that an entry of the run is in one of these stretches."""
     each_in = (
         Q(pk__gte=each.low, pk__lte=each.high, ordinal__gte=each.first, ordinal__lt=each.end)
         for each in together(stretches)
