@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from durable.operations.bulk_decisions import Canary
 from tests.e2e.workers import Workers
 from tests.faults.dying import DEATHS, DIED_AT
 from tests.faults.workflows import limited, mended, metered
+from tests.support import http
 from tests.support.processes import printed
 from tests.support.waiting import eventually, kill_until_ended, wait_until_ended
 
@@ -74,16 +75,8 @@ def served(service: Service) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Not into the test's output."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http.served(Handler) as address:
+        yield address
 
 
 def test_a_service_is_never_called_by_more_than_its_limits_allow(

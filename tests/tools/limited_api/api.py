@@ -13,13 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
 
 from django.db import connection
 
 from durable.core.limits.rates import Rate
 from durable.models import Reservation, Run, Slot
+from tests.support import http
 
 
 @dataclass(slots=True)
@@ -86,16 +87,8 @@ def served(api: Api) -> Iterator[str]:
             except (BrokenPipeError, ConnectionResetError):  # the caller was killed
                 return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http.served(Handler) as address:
+        yield address
 
 
 _LOG = """
