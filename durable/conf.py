@@ -18,6 +18,7 @@ from django.core.signals import setting_changed
 
 from durable.core.duration import Duration, seconds
 from durable.core.mistakes import MISTAKES
+from durable.core.numbers import is_number
 
 #: The classes of mistakes unless a project or a workflow names others; their subclasses count. Django raises its own
 #: one if a coroutine uses the ORM.
@@ -251,7 +252,7 @@ def _read(key: str, value: Any) -> Any:
         return _read_timeout(value)
     if key in DURATIONS and isinstance(value, timedelta):
         return value.total_seconds()
-    if key in DURATIONS and isinstance(value, int) and not isinstance(value, bool):
+    if key in DURATIONS and is_number(value):
         return float(value)
     return value
 

@@ -34,7 +34,8 @@ from durable.core.effects import Operation
 from durable.core.loops import loop
 from durable.core.message_claims import record_of
 from durable.core.messages import Received, Wait, body_of, complete, mapped, receive, receive_one, refuse, send
-from durable.core.options import MOST_WHOLE, StepOptions, StepPolicy, options_of, too_large
+from durable.core.numbers import check_whole
+from durable.core.options import StepOptions, StepPolicy, options_of
 from durable.core.records import OnFailure, WhenHeld
 from durable.core.results import (
     AsyncQueueMessage,
@@ -1237,10 +1238,8 @@ def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any, when
         raise TypeError(
             f"a map starts children of a workflow or of its name, not of {workflow!r}: decorate it with @workflow"
         )
-    if at_once is not None and (not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1):
-        raise ValueError(f"at_once is how many children run at a time, a number from 1 on, or None; not {at_once!r}")
-    if at_once is not None and at_once > MOST_WHOLE:
-        raise too_large("at_once")
+    if at_once is not None:
+        check_whole("at_once", at_once, least=1, or_else=", or None for all children at a time")
     if on_failure not in list(OnFailure):
         raise ValueError(f'on_failure is "stop" or "finish", not {on_failure!r}')
     if when_held not in list(WhenHeld):

@@ -30,6 +30,7 @@ from django.db.models import Count, Exists, Model, OuterRef, ProtectedError, Q, 
 
 from durable.conf import conf
 from durable.core.names.renames import names_of_workflow
+from durable.core.numbers import is_number
 from durable.core.records import ENDED, RunState
 from durable.models import (
     Attempt,
@@ -149,7 +150,7 @@ def _seconds(given: object, where: str) -> Seconds:
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
     if seconds is None:
         return None
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0:
+    if is_number(seconds) and seconds > 0:
         return float(seconds)
     raise RetentionError(
         f"{where} must be seconds above 0, a timedelta or None, not {given!r}",

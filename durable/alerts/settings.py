@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
+from durable.core.numbers import is_number
+
 #: The kinds of conditions: alerts are sent for all of them unless `events` names some.
 EVENTS: Final = ("cause", "rollback", "held", "hung_step", "queue", "schedule", "retention", "database")
 _KEYS: Final = ("targets", "events", "site", "queue", "from_email")
@@ -117,7 +119,7 @@ def _target(given: Any, types: Sequence[str]) -> Target:
             raise AlertSettingsError("a webhook has no url", 'Give "url": an address that begins with https://.')
         if not _is_text(target.secret):
             raise AlertSettingsError("a webhook has no secret", 'Give "secret": a text with which requests are signed.')
-        if isinstance(target.timeout, bool) or not isinstance(target.timeout, int | float) or target.timeout <= 0:
+        if not is_number(target.timeout) or target.timeout <= 0:
             raise AlertSettingsError("a webhook's timeout is wrong", "Give seconds above 0.")
     if kind == "call" and not _is_text(target.function):
         raise AlertSettingsError("a call has no function", 'Give "function": the dotted path of function(alert).')

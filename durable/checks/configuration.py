@@ -77,6 +77,7 @@ from durable.core.ids import check_limit
 from durable.core.limits.ranks import head_start, is_priority_name
 from durable.core.limits.rates import rate_of
 from durable.core.limits.workflow_limits import check_at_once
+from durable.core.numbers import is_number, is_whole
 from durable.core.places import Place
 from durable.core.tags import check_tag_name
 from durable.guard import MODES
@@ -119,13 +120,9 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f'Did you mean "{nearest[0]}"? ' if nearest else ""
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_duration(value: object) -> bool:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    return _is_number(seconds) and seconds >= 0  # type: ignore[operator]  # a number at this point
+    return is_number(seconds) and seconds >= 0  # type: ignore[operator]  # a number at this point
 
 
 def _is_positive_duration(value: object) -> bool:
@@ -210,11 +207,8 @@ _BINDINGS = ("off", "accept", "require")
 _SECRETS = frozenset({"ENCRYPTION_KEYS", "METRICS_TOKEN"})
 
 _Wanted = tuple[Callable[[object], bool], str]
-_COUNT: _Wanted = (
-    lambda value: _is_number(value) and isinstance(value, int) and value >= 1,
-    "a whole number from 1 on",
-)
-_FROM_ZERO: _Wanted = (lambda value: type(value) is int and value >= 0, "a whole number from 0 on")
+_COUNT: _Wanted = (lambda value: is_whole(value, 1), "a whole number from 1 on")
+_FROM_ZERO: _Wanted = (lambda value: is_whole(value, 0), "a whole number from 0 on")
 _FLAG: _Wanted = (lambda value: isinstance(value, bool), "True or False")
 _RULE: _Wanted = (_is_function_or_none, "the dotted path of a function of a request and a queryset, or None")
 _TEXT: _Wanted = (_is_text, "a text that is not empty")
@@ -292,7 +286,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "DATABASE": _TEXT,
     "READ_DATABASE": (lambda value: isinstance(value, str), 'an alias in DATABASES, or ""'),
     "PARTITIONS": (
-        lambda value: type(value) is int and may_be_partitions(value),
+        lambda value: is_whole(value) and may_be_partitions(value),
         f"0, or a whole number from 2 to {MOST_PARTITIONS}",
     ),
     "MARK": (lambda value: isinstance(value, str), 'the path of a file, or ""'),
@@ -308,7 +302,7 @@ _WANTED: Mapping[str, _Wanted] = {
         "seconds above 0, a timedelta, None, or a dict of them by state and workflow",
     ),
     "API_MAX_WAITING": (
-        lambda value: value is None or (type(value) is int and value >= 0),
+        lambda value: value is None or is_whole(value, 0),
         "a whole number from 0 on, or None",
     ),
     "API_WORKFLOWS": (lambda value: value is None or _are(value, _is_text), "a list of names, or None"),

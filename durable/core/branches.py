@@ -24,6 +24,7 @@ from durable.core.errors import (
 from durable.core.journal import Node
 from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
+from durable.core.numbers import check_whole
 from durable.core.once import asked_anew, settle
 from durable.core.outcomes import is_unsettled
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
@@ -57,8 +58,8 @@ def join_branches(scope: Scope, name: str, bodies: Bodies, at_once: int | None =
 
     `at_once` is a number of at least 1, or None for no bound; else ValueError is raised.
     """
-    if at_once is not None and (not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1):
-        raise ValueError(f"at_once is how many branches run at a time, a number from 1 on, or None; not {at_once!r}")
+    if at_once is not None:
+        check_whole("at_once", at_once, least=1, or_else=", or None for all branches at a time")
     fork = _match(scope, EntryKind.JOIN, name, bodies)
     if fork.entry.status != EntryStatus.COMPLETED:
         yield from fork.run(is_decided=lambda: False, at_once=at_once)

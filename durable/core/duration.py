@@ -7,6 +7,7 @@ import re
 from datetime import datetime, timedelta
 
 from durable.core.clock import to_utc
+from durable.core.numbers import is_number
 
 Duration = int | float | timedelta | str
 
@@ -58,7 +59,7 @@ def parse_length(value: Duration, what: str = "a length of time") -> timedelta:
         return value
     if isinstance(value, str):
         return _parse_text(value, what)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if is_number(value):
         return _from_seconds(value, what)
     raise TypeError(f'{what} is given in seconds, as a timedelta or as text such as "3 hours", not {value!r}')
 

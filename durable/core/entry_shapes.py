@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from durable.core.numbers import is_number, is_whole
 from durable.core.records import EntryKind, EntryRecord
 
 #: The key in stand-in data of what is wrong with the original.
@@ -20,14 +21,6 @@ _Shape = Callable[[Any], bool]
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_moment(value: Any) -> bool:
@@ -72,32 +65,32 @@ _BRANCH: Final = _with(
 _RECEIVED: Final = _with({"id": _is_text, "name": _is_text, "body": _is_text, "sent_at": _is_moment})
 _POLICY: Final[Mapping[str, _Shape]] = {
     "handler": _is_text,
-    "timeout": _or_none(_is_number),
-    "max_retries": _or_none(_is_whole),
-    "base": _is_number,
-    "max": _is_number,
+    "timeout": _or_none(is_number),
+    "max_retries": _or_none(is_whole),
+    "base": is_number,
+    "max": is_number,
     "backoff": _is_text,
 }
 _PROGRESS: Final[Mapping[str, _Shape]] = {
-    "attempts": _is_whole,
-    "uncounted": _is_whole,
+    "attempts": is_whole,
+    "uncounted": is_whole,
     "retry_at": _or_none(_is_moment),
-    "jitter": _is_number,
+    "jitter": is_number,
 }
 _OBJECT: Final = _with({})
 _WITH_BRANCHES: Final[Mapping[str, _Shape]] = {"branches": _by_name(_BRANCH)}
 
 #: The shape of the data of an entry, by kind.
 _NEEDED: Final[Mapping[str, Mapping[str, _Shape]]] = {
-    EntryKind.LOOP: {"iteration": _is_whole, "state": _or_none(_is_text), "pruned": _is_whole},
+    EntryKind.LOOP: {"iteration": is_whole, "state": _or_none(_is_text), "pruned": is_whole},
     EntryKind.SLEEP: {"state": _is_text, "deadline": _is_moment},
     EntryKind.MESSAGE: {"names": _listed(_is_text)},
     EntryKind.SEND: {"queue": _is_text, "to": _is_text, "message_id": _is_text},
     EntryKind.JOIN: _WITH_BRANCHES,
     EntryKind.RACE: _WITH_BRANCHES,
-    EntryKind.VERSION_CHECK: {"resolved": _is_whole},
+    EntryKind.VERSION_CHECK: {"resolved": is_whole},
     EntryKind.CHILD: {"action": _is_text, "workflow": _is_text},
-    EntryKind.MAP: {"size": _is_whole},
+    EntryKind.MAP: {"size": is_whole},
     EntryKind.LINK: {
         "id": _is_text,
         "queue": _is_text,
@@ -113,12 +106,12 @@ _OPTIONAL: Final[Mapping[str, _Shape]] = {
     "given": _with({}, {"at": _is_moment}),
     "held": _with({"reason": _is_text, "since": _is_moment, "failure": _OBJECT}),
     "once": _with(
-        {"key": _is_text}, {"verify": _is_text, "retries": _is_whole, "timeout": _is_number, "asked": _is_whole}
+        {"key": _is_text}, {"verify": _is_text, "retries": is_whole, "timeout": is_number, "asked": is_whole}
     ),
     "reason": _or_none(_is_text),
-    "uncounted": _is_whole,
-    "ended": _by_name(_is_whole),
-    "again": _with({}, {"of": _is_whole, "done": _is_whole}),
+    "uncounted": is_whole,
+    "ended": _by_name(is_whole),
+    "again": _with({}, {"of": is_whole, "done": is_whole}),
     "branches": _by_name(_BRANCH),
     "received": _listed(_RECEIVED),
     "winner": _or_none(_is_text),
@@ -128,12 +121,12 @@ _OPTIONAL: Final[Mapping[str, _Shape]] = {
     "moment": _or_none(_is_moment),
     "tags": _by_name(_is_text),
     "ids": _OBJECT,
-    "created": _is_whole,
-    "generation": _is_whole,
+    "created": is_whole,
+    "generation": is_whole,
     "expires_at": _or_none(_is_moment),
     "link": _is_text,
     "event": _with(
-        {"name": _is_text, "key": _is_text, "id": _is_text, "run": _is_text, "after": _is_whole}, {"within": _is_number}
+        {"name": _is_text, "key": _is_text, "id": _is_text, "run": _is_text, "after": is_whole}, {"within": is_number}
     ),
     "ask": _with(
         {

@@ -14,6 +14,7 @@ from durable.core.bodies import run_body
 from durable.core.effects import SAVE, Operation
 from durable.core.journal import Node
 from durable.core.location import iteration_segment, join
+from durable.core.numbers import check_whole
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Break, Continue
 from durable.core.scope import Scope
@@ -23,8 +24,8 @@ def loop(
     scope: Scope, name: str, body: Callable[..., Any], state: Any, prune_interval: int, history_size: int | None
 ) -> Operation:
     """Run iterations until one breaks; return the value of the break."""
-    _check_size("history_prune_interval", prune_interval)
-    size = prune_interval if history_size is None else _check_size("history_size", history_size, least=0)
+    check_whole("history_prune_interval", prune_interval, least=1)
+    size = prune_interval if history_size is None else check_whole("history_size", history_size)
     node = scope.cursor.match(EntryKind.LOOP, name)
     entry = node.entry
     if entry is None:
@@ -38,12 +39,6 @@ def loop(
     scope.determinism.observe(entry)
     scope.receipts.learn(entry.location)
     return scope.recorded(entry.location, "the value of the loop", entry.output)
-
-
-def _check_size(name: str, value: int, least: int = 1) -> int:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    return value
 
 
 class _Loop:

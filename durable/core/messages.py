@@ -31,7 +31,7 @@ from durable.core.errors import (
 )
 from durable.core.location import EVENT_QUEUES, LINK_QUEUES, escape, unescape
 from durable.core.message_claims import record_of
-from durable.core.options import MOST_WHOLE, too_large
+from durable.core.numbers import check_whole
 from durable.core.places import REFUSED, message_key
 from durable.core.records import (
     ENDED,
@@ -122,10 +122,7 @@ class Wait:
             object.__setattr__(self, "names", tuple(dict.fromkeys(self.names)))
             for each in self.names:
                 escape(each)
-        if not isinstance(self.count, int) or self.count < 1:
-            raise ValueError(f"count must be a whole number of at least 1, not {self.count!r}")
-        if self.count > MOST_WHOLE:
-            raise too_large("count")
+        check_whole("count", self.count, least=1)
 
     def queues(self, entry: EntryRecord | None) -> Sequence[str]:
         """Return the queues of the wait; empty for any queue.

@@ -316,13 +316,13 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
 
 def _recorded(journal: Journal, entry: EntryRecord) -> Question | None:
     """Return the recorded question; None if there is none, or if the step's arguments may not be recorded as such."""
-    mark, policy, environment = entry.data[ONCE], entry.data.get("rollback"), journal.environment
-    if not mark.get("verify") or policy is None:
+    once, policy, environment = entry.data[ONCE], entry.data.get("rollback"), journal.environment
+    if not once.get("verify") or policy is None:
         return None
 
     def verify() -> Any:
-        function = environment.resolve(mark["verify"])
+        function = environment.resolve(once["verify"])
         return function(*(environment.decode(entry.arguments, "arguments", entry.location) or ()))
 
     backoff = StepPolicy(retry_backoff_base=policy["base"], retry_backoff_max=policy["max"], backoff=policy["backoff"])
-    return Question(function=verify, args=(), timeout=mark["timeout"], retries=mark["retries"], policy=backoff)
+    return Question(function=verify, args=(), timeout=once["timeout"], retries=once["retries"], policy=backoff)

@@ -18,6 +18,7 @@ from durable.core.errors import cut_tokens
 from durable.core.limits.rates import RateWant, rate_wanted
 from durable.core.limits.slot_records import SlotWant, wanted
 from durable.core.names.recorded_names import resolve_name
+from durable.core.numbers import check_whole, is_number
 from durable.core.outcomes import WHEN_EXHAUSTED, Found, NotDone, Unknown, WhenExhausted
 from durable.core.signatures import check_call
 
@@ -27,9 +28,6 @@ R = TypeVar("R")
 _OF_ONCE: Final = ("verify", "verify_retries", "not_done", "unknown_timeout")
 
 MOST_SUMMARY: Final = 200  # characters
-
-#: The largest number that a record holds. Python refuses to write down one of more than 4,300 digits.
-MOST_WHOLE: Final = 2**63 - 1
 
 Backoff = Literal["exponential", "linear", "constant"]
 _BACKOFFS = ("exponential", "linear", "constant")
@@ -158,11 +156,8 @@ class StepPolicy:
     rollback: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        most = self.max_retries
-        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
-            raise ValueError(f"max_retries must be a whole number of at least 0, or None for no end, not {most!r}")
-        if most is not None and most > MOST_WHOLE:
-            raise too_large("max_retries")
+        if self.max_retries is not None:
+            check_whole("max_retries", self.max_retries, or_else=", or None for no end")
         for name in ("retry_backoff_base", "retry_backoff_max", "timeout", "heartbeat"):
             value = getattr(self, name)
             if value is Unset.UNSET:
@@ -183,7 +178,7 @@ class StepPolicy:
                 "leave out heartbeat=, and let timeout= limit it"
             )
         jitter = self.retry_jitter
-        if not isinstance(jitter, int | float) or isinstance(jitter, bool) or not 0 <= jitter <= 1:
+        if not is_number(jitter) or not 0 <= jitter <= 1:
             raise ValueError(f"retry_jitter must be a number from 0 to 1, the part of the delay, not {jitter!r}")
         if self.retry_if is not None and not callable(self.retry_if):
             raise TypeError(f"retry_if must be a function of the exception, not {self.retry_if!r}")
@@ -212,15 +207,11 @@ class StepPolicy:
             if not (isinstance(each, type) and issubclass(each, Exception)):
                 raise TypeError(f"not_done has classes of exceptions, not {each!r}")
         object.__setattr__(self, "not_done", classes)
-        most = self.verify_retries
-        if not isinstance(most, int) or isinstance(most, bool) or most < 0:
-            raise ValueError(f"verify_retries must be a whole number of at least 0, not {most!r}")
-        if most > MOST_WHOLE:
-            raise too_large("verify_retries")
+        check_whole("verify_retries", self.verify_retries)
         if self.unknown_timeout is not None:
             object.__setattr__(self, "unknown_timeout", _until_it_fails(self.unknown_timeout))
         if self.verify is None:
-            if most != default_of["verify_retries"]:
+            if self.verify_retries != default_of["verify_retries"]:
                 raise ValueError("verify_retries= is of verify=: add a function that finds out, or leave it out")
         elif not callable(self.verify):
             raise TypeError(f"verify must be a function of the step's arguments, not {self.verify!r}")
@@ -254,10 +245,6 @@ def _one_line(text: Any) -> str:
         raise TypeError(f"summary is a line of text, not {text!r}: write str(...)")
     line = " ".join(cut_tokens(text)[: 4 * MOST_SUMMARY].split())
     return line if len(line) <= MOST_SUMMARY else f"{line[: MOST_SUMMARY - 3]}..."
-
-
-def too_large(name: str) -> ValueError:
-    return ValueError(f"{name} must be at most {MOST_WHOLE:,}, which is 2**63 - 1")
 
 
 DEFAULTS = StepPolicy()

@@ -23,6 +23,7 @@ from durable.core.errors import PersonTimeoutError
 from durable.core.location import QUESTION_QUEUES, escape
 from durable.core.messages import Wait, body_of, receive_one
 from durable.core.names.recorded_names import recorded_name, resolve_name
+from durable.core.numbers import check_whole
 from durable.core.options import importable_name
 from durable.core.records import EntryRecord, QuestionAsked, QuestionClosed
 from durable.core.results import PersonAnswer, Verdict
@@ -135,8 +136,7 @@ def asked_of(
     mail: bool | None,
 ) -> Asked:
     """Return what the code says of a question. Raises TypeError and ValueError for what no question can have."""
-    if not isinstance(approvals, int) or isinstance(approvals, bool) or not 1 <= approvals <= 20:
-        raise ValueError(f"approvals is how many people must agree, a whole number from 1 to 20, not {approvals!r}")
+    check_whole("approvals", approvals, 1, 20)
     if permission is not None and not _is_permission(permission):
         raise ValueError(f'permission is the name of one, such as "shop.approve_refund", not {permission!r:.100}')
     if not isinstance(text, str) or len(text) > _MOST_TEXT:

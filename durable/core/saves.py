@@ -23,6 +23,7 @@ from durable.core.clock import to_utc
 from durable.core.duration import check_moment
 from durable.core.errors import PayloadError, cut_tokens
 from durable.core.names.renames import canonical, names_of
+from durable.core.numbers import is_number
 from durable.core.records import RunRecord, SavedDetails, StatusRecord
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def checked_status(text: Any, done: Any, of: Any, eta: Any = None) -> dict[str, 
 def _number(name: str, value: Any) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not is_number(value):
         raise TypeError(f"{name} is a number, not {value!r}")
     if not 0 <= value <= _MOST_NUMBER:  # NaN neither
         raise ValueError(f"{name} is a number from 0 to 2**53, not {value!r}")

@@ -19,8 +19,8 @@ from durable.core.control_flow import Park
 from durable.core.duration import later
 from durable.core.effects import SAVE, Ask, Operation, ShortSleep
 from durable.core.journal import Node
+from durable.core.numbers import check_whole
 from durable.core.once import asked_anew, failed_by
-from durable.core.options import MOST_WHOLE, too_large
 from durable.core.outcomes import is_unsettled
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Markdown
@@ -166,10 +166,7 @@ def get_version(scope: Scope, name: str, latest: int) -> Operation:
 
     A run that comes to this call for the first time gets `latest`. A run whose history already goes past it gets 1.
     """
-    if not isinstance(latest, int) or isinstance(latest, bool) or latest < 1:
-        raise ValueError(f"latest must be a whole number of at least 1, not {latest!r}")
-    if latest > MOST_WHOLE:
-        raise too_large("latest")
+    check_whole("latest", latest, least=1)
     node = scope.cursor.match(EntryKind.VERSION_CHECK, name)
     entry = node.entry
     if entry is None:

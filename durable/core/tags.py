@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from durable.core.duration import check_moment
 from durable.core.ids import MAX_ID
+from durable.core.numbers import is_whole
 from durable.core.records import EntryKind, EntryRecord
 
 MAX_TAGS: Final = 8  # of one run
@@ -223,7 +224,7 @@ def check_data(entry: EntryRecord) -> None:
         check_stored({name: changes.value})
         if changes.before is not None:
             check_stored({name: changes.before})
-        if type(changes.first) is not int or type(changes.last) is not int:
+        if not is_whole(changes.first) or not is_whole(changes.last):
             raise TypeError(f'the changes of the tag "{name}" have no numbers')
 
 

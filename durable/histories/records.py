@@ -26,6 +26,7 @@ from durable.conf import conf
 from durable.core.entry_shapes import check_shape
 from durable.core.errors import DurableError, ErrorInfo, RunNotFoundError
 from durable.core.new_runs import MAX_KEY, Subject
+from durable.core.numbers import is_whole
 from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
 from durable.core.rewind.replay import moved_entry, moved_message
@@ -45,7 +46,6 @@ _ADDED: Final = frozenset({"carried"})
 
 T = TypeVar("T")
 
-_NUMBERS: Final = range(-(2**63), 2**63)  # what a database's largest whole number holds
 _YEARS: Final = range(1900, 9999)  # in any time zone
 
 
@@ -101,7 +101,7 @@ def _check(name: str, hint: Any, value: Any) -> None:
     kind = get_origin(hint) or hint
     if kind is not Any and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
         raise TypeError(f"{name} is of the type {kind.__name__}, not {value!r:.100}")
-    if kind is int and value not in _NUMBERS:
+    if kind is int and not is_whole(value):
         raise ValueError(f"{name} is larger than a database holds")
     if kind is datetime and (value.utcoffset() is None or value.year not in _YEARS):
         raise ValueError(f"{name} is a time with its offset from UTC, of a year from 1900 on, not {value.isoformat()}")

@@ -231,7 +231,10 @@ def test_another_bound_in_newer_code_begins_no_branch_anew(h: Harness, flavour: 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2"])
 def test_a_bound_is_a_number_from_one_on(h: Harness, flavour: Flavour, wrong: Any) -> None:
     ended = h.run(h.start(flavour(bounded({"a": stepping(1)}, wrong))))
-    assert "at_once is how many branches run at a time, a number from 1 on, or None" in error_of(ended).message
+    assert (
+        "at_once must be a whole number of at least 1, or None for all branches at a time, not "
+        in error_of(ended).message
+    )
 
 
 def test_no_more_threads_or_tasks_than_the_bound_are_in_branches(h: Harness, flavour: Flavour) -> None:

@@ -281,8 +281,8 @@ def test_a_closed_key_holds_a_run_that_comes(h: Harness) -> None:
         ({"rate": "a/"}, "names an empty key"),
         ({"rate": ""}, "a limit's name"),
         ({"units": 5}, "units= is of a rate"),
-        ({"rate": "a", "units": 0}, "units is a whole number from 1"),
-        ({"rate": "a", "units": 1.5}, "units is a whole number from 1"),
+        ({"rate": "a", "units": 0}, "units must be a whole number from 1 to 1,000,000,000, not "),
+        ({"rate": "a", "units": 1.5}, "units must be a whole number from 1 to 1,000,000,000, not "),
     ],
 )
 def test_options_that_cannot_be(h: Harness, options: dict[str, Any], message: str) -> None:

@@ -353,7 +353,7 @@ def refund(_rollback: Any, _output: str) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "3", 10**7])
 def test_a_limit_says_what_is_wrong(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="at_once is a whole number from 0 to 999,999"):
+    with pytest.raises(ValueError, match="at_once must be a whole number from 0 to 999,999, not "):
         Limit("x", at_once=wrong)
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from durable.core.duration import Duration, parse_length
 from durable.core.ids import MAX_ID
+from durable.core.numbers import is_number
 
 #: By how much a run of weight 1 postpones the next run of its share.
 STEP: Final = timedelta(seconds=1)
@@ -164,7 +165,7 @@ def check_share(share: str) -> str:
 
 def check_weight(weight: float) -> float:
     """Return `weight` if it is a number from 0.001 to 1,000; else raise TypeError or ValueError."""
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
+    if not is_number(weight):
         raise TypeError(f"a weight is a number, not {weight!r}")
     if not 0.001 <= weight <= 1000:
         raise ValueError(f"a weight is a number from 0.001 to 1000, 1 by default, not {weight!r}")

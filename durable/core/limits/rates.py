@@ -17,6 +17,7 @@ from typing import Final, Self
 
 from durable.core.duration import parse_duration
 from durable.core.limits.slot_records import limit_label, split_label
+from durable.core.numbers import check_whole
 
 #: The key in an entry's data of its newest attempt's reservation: limit, units, moment.
 RATE: Final = "rate"
@@ -57,7 +58,7 @@ class Rate:
             raise ValueError(f"the time of a rate is above 0 and at most 366 days, not {found[2][:64]!r}")
         nanoseconds_ = period // _MICROSECOND * 1_000
         spacing = -(-nanoseconds_ // units)
-        if check_burst(burst) * spacing > _LONGEST // _MICROSECOND * 1_000:
+        if check_whole("burst", burst, 1, MOST_UNITS) * spacing > _LONGEST // _MICROSECOND * 1_000:
             raise ValueError(f"a burst of {burst:,} units takes more than a year at {rate}: choose a smaller one")
         return cls(f"{units}/{found[2]}", spacing, burst)
 
@@ -145,21 +146,7 @@ def rate_wanted(label: str, units: int = 1) -> RateWant:
     if not isinstance(label, str):
         raise TypeError(f'rate= is the name of a limit, such as "openai" or "openai/acme", not {label!r}')
     limit, key = split_label(label)
-    return RateWant(limit, key, check_units(units))
-
-
-def check_units(units: int) -> int:
-    """Return the number of units if it is valid. Raises ValueError."""
-    if not isinstance(units, int) or isinstance(units, bool) or not 1 <= units <= MOST_UNITS:
-        raise ValueError(f"units is a whole number from 1 to {MOST_UNITS:,}, not {units!r}")
-    return units
-
-
-def check_burst(burst: int) -> int:
-    """Return the burst if it is valid. Raises ValueError."""
-    if not isinstance(burst, int) or isinstance(burst, bool) or not 1 <= burst <= MOST_UNITS:
-        raise ValueError(f"burst is a whole number from 1 to {MOST_UNITS:,}, not {burst!r}")
-    return burst
+    return RateWant(limit, key, check_whole("units", units, 1, MOST_UNITS))
 
 
 def nanoseconds(moment: datetime) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from durable.core.ids import check_key, check_limit
 from durable.core.limits.rates import Rate, RateWant, rate_of
 from durable.core.limits.slot_records import SlotKind, SlotWant
+from durable.core.numbers import check_whole
 from durable.core.signatures import advised
 
 _HOLDS: Final = (SlotKind.RUNNING.value, SlotKind.OPEN.value)
@@ -101,6 +102,4 @@ class WorkflowLimits:
 
 def check_at_once(at_once: int) -> int:
     """Return the number of slots if it is valid. Raises ValueError."""
-    if not isinstance(at_once, int) or isinstance(at_once, bool) or not 0 <= at_once < 1_000_000:
-        raise ValueError(f"at_once is a whole number from 0 to 999,999, not {at_once!r}")
-    return at_once
+    return check_whole("at_once", at_once, 0, 999_999)

@@ -1,0 +1,32 @@
+"""What counts as a number that code, settings or records give: True and False never do, and a whole number is one that
+a record can hold.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeGuard
+
+#: The largest whole number that a record holds.
+MOST_WHOLE: Final = 2**63 - 1
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return True for an int or a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_whole(value: object, least: int = -MOST_WHOLE - 1, most: int = MOST_WHOLE) -> TypeGuard[int]:
+    """Return True for an int from `least` to `most`."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def check_whole(name: str, value: int, least: int = 0, most: int = MOST_WHOLE, *, or_else: str = "") -> int:
+    """Return the value if it is a whole number in this range. Raises ValueError, in which `or_else` names what may be
+    given instead of a number.
+    """
+    if is_whole(value, least, most):
+        return value
+    if isinstance(value, int) and value > MOST_WHOLE:  # not shown: Python refuses to write down more than 4,300 digits
+        raise ValueError(f"{name} must be at most {most:,}{', which is 2**63 - 1' if most == MOST_WHOLE else ''}")
+    span = f"of at least {least}" if most == MOST_WHOLE else f"from {least} to {most:,}"
+    raise ValueError(f"{name} must be a whole number {span}{or_else}, not {value!r}")
