@@ -29,6 +29,7 @@ from durable.admin.access import ReadOnly
 from durable.admin.moments import moment, viewers_zone
 from durable.admin.text import url_maker, with_visible_text
 from durable.core.clock import to_utc
+from durable.core.numbers import read_whole
 from durable.core.records import ActionOutcome
 from durable.inspection.actions import WINDOW_OF_VISIBLE, ActionCriteria, detail_without_runs, search_actions
 from durable.inspection.bulks import bulks_among
@@ -136,9 +137,7 @@ class OperatorActionAdmin(ReadOnly, _ModelAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> OperatorAction | None:
         """Return the action, even a row of a bulk's run: only the list omits these."""
-        if not (object_id.isascii() and object_id.isdigit() and len(object_id) < 19):
-            return None
-        return _seen(request, OperatorAction.objects.using(read_alias()).filter(pk=int(object_id))).first()
+        return _seen(request, OperatorAction.objects.using(read_alias()).filter(pk=read_whole(object_id))).first()
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[OperatorAction], search_term: str

@@ -27,6 +27,7 @@ from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
 from durable.conf import conf
 from durable.core.ids import new_id
+from durable.core.numbers import read_whole
 from durable.core.records import ENDED
 from durable.core.registry import BULK as BULK_RUN
 from durable.inspection.bulks import BulkSummary, FailedAgain, failed_again, find_bulk, order_words, refusals
@@ -98,7 +99,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     verb, is_confirmed = RUN_VERBS[name], request.method == "POST" and "confirmed" in given
     with reading():
         eligibility = bulk.eligible(name, choice.selection)
-    shown = _whole_number(given.get("count", "")) if is_confirmed else eligibility.count
+    shown = (read_whole(given.get("count", "")) or 0) if is_confirmed else eligibility.count
     is_typed = verb.is_grave and max(eligibility.count, shown) > bulk.AT_ONCE
     careful = {each: given[each] for each in _CAREFUL if each in given}
     initial = {"token": new_id(), **careful}
@@ -224,7 +225,8 @@ def _all_url(admin: AdminPages, given: QueryDict) -> str:
 
 def _first(form: BulkForm, careful: dict[str, str]) -> int:
     """Return how many runs the page proposes to try first; 0 for none."""
-    return _whole_number(str(form["first"].value() or "" if form.is_bound else careful.get("first", "")))
+    given = form["first"].value() or "" if form.is_bound else careful.get("first", "")
+    return read_whole(str(given)) or 0
 
 
 def _do(
@@ -318,10 +320,6 @@ def number_of(eligibility: bulk.Eligibility) -> str:
         return number
     is_counted = eligibility.count >= bulk.MAX_COUNTED
     return (_("more than %(number)s") if is_counted else _("at least %(number)s")) % {"number": number}
-
-
-def _whole_number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _title(verb: RunVerb, wanted: RunCriteria | None, causes: Sequence[CauseOfBulk]) -> str:

@@ -25,6 +25,7 @@ from durable.admin.pages import AdminPages
 from durable.admin.text import downloaded
 from durable.conf import conf
 from durable.core.location import unescape
+from durable.core.numbers import read_whole
 from durable.core.places import Place, of_message
 from durable.inspection.counting import Count
 from durable.inspection.entry_detail import read_entry_detail
@@ -157,9 +158,9 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 
 def _part_of(request: HttpRequest, parts: Sequence[tuple[int, int]], found: Sequence[tuple[int, int]]) -> int:
     """Return the number of the wanted part: by default that of the first match, or else the first."""
-    wanted = request.GET.get("part", "")
-    if wanted.isascii() and wanted.isdigit() and len(wanted) < 10:
-        return min(max(1, int(wanted)), len(parts))
+    wanted = read_whole(request.GET.get("part", ""))
+    if wanted is not None:
+        return min(max(1, wanted), len(parts))
     return _number_of(parts, found[0][0]) if found else 1
 
 

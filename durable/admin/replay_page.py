@@ -19,6 +19,7 @@ from durable.admin.text import as_key, location_query
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
+from durable.core.numbers import read_whole
 from durable.core.records import EntryKind
 from durable.inspection.comparison import compare_runs
 from durable.inspection.humanize import thousands
@@ -149,11 +150,9 @@ def compare(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     if not other_id:
         raise Http404(_('Run "%(run)s" repeats no other run: name the other one.') % {"run": run.id})
     other: Run = pages.find(request, as_key(other_id))
-    start = request.GET.get("start", "")
     with_payloads = access.may(request, "view_payload")
-    found = compare_runs(
-        other, run, with_payloads=with_payloads, start=int(start) if start.isdecimal() and len(start) < 10 else 0
-    )
+    start = read_whole(request.GET.get("start", ""), 10**9) or 0
+    found = compare_runs(other, run, with_payloads=with_payloads, start=start)
     context = {
         "title": _("Compare run %(run)s") % {"run": run.id},
         "run": run,

@@ -21,6 +21,7 @@ from durable.admin.payload_page import PayloadView, payload_title, view_of
 from durable.admin.values import cards_of
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
+from durable.core.numbers import read_whole
 from durable.core.places import Place
 from durable.core.records import RunState
 from durable.inspection import history_counts
@@ -91,7 +92,7 @@ class Part:
 def _timeline(shown: Shown) -> dict[str, Any]:
     given = shown.request.GET
     is_real = given.get("time") == "real"
-    after = _whole_number(given.get("after"))
+    after = read_whole(given.get("after", ""), 10**9)
     opened = given.get("open", "").replace("\0", "")
     timeline = build_timeline(
         shown.run,
@@ -110,7 +111,7 @@ def _timeline(shown: Shown) -> dict[str, Any]:
 
 def _history(shown: Shown) -> dict[str, Any]:
     only_failed = shown.request.GET.get("only") == "failed"
-    start = _whole_number(shown.request.GET.get("start"))
+    start = read_whole(shown.request.GET.get("start", ""), 10**9)
     tree = history_tree(
         shown.run,
         start=start,
@@ -167,7 +168,7 @@ def _payload(shown: Shown, name: str, read: Any) -> PayloadView | None:
 
 def _attempts(shown: Shown) -> dict[str, Any]:
     found = Attempt.objects.using(conf.DATABASE).filter(run=shown.run).order_by("-id")
-    before = _whole_number(shown.request.GET.get("before"))
+    before = read_whole(shown.request.GET.get("before", ""))
     if before is not None:
         found = found.filter(id__lt=before)
     rows = list(found[: _MOST_ATTEMPTS + 1])
@@ -207,7 +208,7 @@ def _messages(shown: Shown) -> dict[str, Any]:
 def _logs(shown: Shown) -> dict[str, Any]:
     level, place = shown.request.GET.get("level", ""), shown.request.GET.get("place", "")[:1024]
     level = level if level in LEVELS else ""
-    before = _whole_number(shown.request.GET.get("before"), digits=18)
+    before = read_whole(shown.request.GET.get("before", ""))
     lines: list[LoggedLine] = []
     if shown.may_see_payloads:
         lines = read_logs(shown.run, level=level, place=place, before=before, limit=_MOST_LINES + 1)
@@ -303,10 +304,6 @@ def _errors(shown: Shown) -> dict[str, Any]:
         "stuck_error": redacted_error(run.workflow, of_handler),
         "stuck_traceback": shown.traceback(of_handler),
     }
-
-
-def _whole_number(text: str | None, digits: int = 9) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
 _PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {

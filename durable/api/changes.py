@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 from django.db.models import Case, Count, F, Q, Subquery, TextField, Value, When
 
 from durable.conf import conf
+from durable.core.numbers import read_whole
 from durable.core.records import ENDED, EntryStatus, RunState
 from durable.inspection.counting import fitting
 from durable.inspection.pagination import InvalidCursorError
@@ -33,7 +34,6 @@ from durable.models.rows import weight
 
 CHUNK: Final = 200  # entries that are sent at once
 CHUNK_BYTES: Final = 256 * 1024  # bytes of entries as stored: a slow reader holds one chunk in memory
-_LONGEST: Final = 120  # characters of a token
 _MOVING: Final = frozenset({RunState.RUNNING.value, RunState.ROLLING_BACK.value})
 _COLUMNS: Final = (
     "id",
@@ -74,11 +74,8 @@ class Token:
     @classmethod
     def parsed(cls, text: str) -> Token:
         """Parse a token's text. Raises InvalidCursorError."""
-        parts = text.split("-")
-        if len(text) > _LONGEST or len(parts) != 6 or not all(part.isascii() and part.isdigit() for part in parts):
-            raise InvalidCursorError(text)
-        numbers = [int(part) for part in parts]
-        if max(numbers) >= 2**63:
+        numbers = [number for part in text.split("-") if (number := read_whole(part)) is not None]
+        if len(numbers) != 6 or text.count("-") != 5:
             raise InvalidCursorError(text)
         return cls(*numbers)
 

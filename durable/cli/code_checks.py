@@ -5,7 +5,7 @@ which copies what agents that write code have to know of durable into a project.
 from __future__ import annotations
 
 import os
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +14,7 @@ from django.core.management.base import CommandError
 
 import durable
 from durable.cli.output import Exit, Output
-from durable.cli.subcommand import RefusedError, argument, formats, subcommand
+from durable.cli.subcommand import RefusedError, argument, formats, subcommand, whole_number
 from durable.inspection.humanize import plural
 from durable.inspection.workflow_code import files_of_workflows
 
@@ -70,24 +70,15 @@ def _print_findings(findings: list[Finding], output: Output) -> None:
 # -- replay-check
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"a number of runs is a whole number, not {text!r}")
-    return int(text)
-
-
-def _jobs(text: str) -> int:
-    if (number := _number(text)) < 1:
-        raise ArgumentTypeError("at least one process checks the runs")
-    return number
-
-
 @subcommand(
     "replay-check",
     "Replay recorded runs with the code at hand, read-only, and tell which would diverge. Nothing is executed.",
     argument("--open", action="store_true", help="all open runs (default: these, and a sample of 1000 ended ones)"),
     argument(
-        "--ended", type=_number, metavar="N", help="a sample of N ended runs, with one of each sequence of operations"
+        "--ended",
+        type=whole_number(0),
+        metavar="N",
+        help="a sample of N ended runs, with one of each sequence of operations",
     ),
     argument("--workflow", nargs="+", action="extend", default=[], metavar="NAME", help="only runs of these workflows"),
     argument(
@@ -99,7 +90,7 @@ def _jobs(text: str) -> int:
         metavar="FILE",
         help="all runs of these files, which `export --history` has written, instead of runs of the database",
     ),
-    argument("--jobs", type=_jobs, default=1, metavar="N", help="how many processes check runs"),
+    argument("--jobs", type=whole_number(), default=1, metavar="N", help="how many processes check runs"),
     formats("text", "json", "markdown", also="--format"),
     argument(
         "--diff",

@@ -28,9 +28,9 @@ from durable.cli.subcommand import (
     filters,
     formats,
     found_run,
-    number_up_to,
     shell_actor,
     subcommand,
+    whole_number,
 )
 from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.humanize import byte_size, moment, relative, shortened, span, thousands
@@ -91,7 +91,7 @@ class ListCommand:
             yield argument("-n", "--limit", type=int, metavar="N", help=what)
         elif self.listing.is_paged:
             what = f"1 to {MOST_LISTED} {self.noun} (default: {SHOWN})"
-            yield argument("--limit", type=number_up_to(MOST_LISTED), default=SHOWN, metavar="N", help=what)
+            yield argument("--limit", type=whole_number(most=MOST_LISTED), default=SHOWN, metavar="N", help=what)
         if self.listing.is_paged:
             yield argument("--cursor", help="go on where a list of the same filters has stopped")
         yield formats(*(() if self.key else ("table", "json")))

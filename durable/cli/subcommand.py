@@ -24,6 +24,7 @@ from durable.codec.given_json import NumberTooLargeError, read_given
 from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
+from durable.core.numbers import MOST_WHOLE, read_whole
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection.run_facts import read_tag
 from durable.listings.listing import MOST_LISTED, Filter
@@ -338,14 +339,15 @@ def duration(text: str) -> timedelta:
     return parse_duration(float(text) if _is_number(text) else text)
 
 
-def number_up_to(most: int) -> Callable[[str], int]:
-    """Return an argparse type for a whole number from 1 to `most`."""
+def whole_number(least: int = 1, most: int = MOST_WHOLE) -> Callable[[str], int]:
+    """Return an argparse type for a whole number from `least` to `most`."""
 
     def number(text: str) -> int:
-        is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
-        if not is_number or not 1 <= int(text) <= most:
-            raise ArgumentTypeError(f"a whole number from 1 to {most} is expected, not {text[:50]!r}")
-        return int(text)
+        found = read_whole(text, most)
+        if found is None or found < least:
+            span = f"from {least} {'on' if most == MOST_WHOLE else f'to {most}'}"
+            raise ArgumentTypeError(f"a whole number {span} is expected, not {text[:50]!r}")
+        return found
 
     return number
 

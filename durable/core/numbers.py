@@ -20,6 +20,12 @@ def is_whole(value: object, least: int = -MOST_WHOLE - 1, most: int = MOST_WHOLE
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
+def read_whole(text: str, most: int = MOST_WHOLE) -> int | None:
+    """Return the number from 0 to `most` that a text from outside is, in the digits 0 to 9; None for another text."""
+    is_short = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_WHOLE))
+    return int(text) if is_short and int(text) <= most else None
+
+
 def check_whole(name: str, value: int, least: int = 0, most: int = MOST_WHOLE, *, or_else: str = "") -> int:
     """Return the value if it is a whole number in this range. Raises ValueError, in which `or_else` names what may be
     given instead of a number.

@@ -29,6 +29,7 @@ from contextvars import ContextVar
 from typing import Final, TypeAlias
 
 from durable import runtime
+from durable.core.numbers import read_whole
 
 __all__ = ["TOLERANCE", "Verify", "github", "slack", "stripe"]
 
@@ -106,9 +107,10 @@ def _header(headers: Mapping[str, str], name: str) -> str:
 
 def _is_recent(whose: str, moment: str, tolerance: float) -> bool:
     """Return whether the signed time, in seconds since 1970, is that of now."""
-    if not (moment.isascii() and moment.isdigit() and len(moment) < 16):
-        return _refuse(whose, "the signed time is no number")
-    off = runtime.current().now().timestamp() - int(moment)
+    signed_at = read_whole(moment)
+    if signed_at is None:
+        return _refuse(whose, "the signed time is not a number")
+    off = runtime.current().now().timestamp() - signed_at
     if abs(off) > tolerance:
         way = "old" if off > 0 else "ahead"
         return _refuse(whose, f"the signed time is {abs(off):.0f} s {way}, and {tolerance:g} s are allowed")

@@ -20,6 +20,7 @@ from django.utils.translation import ngettext
 
 from durable.core.children.entries import START
 from durable.core.ids import MAX_ID
+from durable.core.numbers import read_whole
 from durable.core.records import ENDED, EntryKind, RunState, WhenParentEnds
 from durable.core.tally import Tally
 from durable.inspection.counting import Count, count_capped, cross_tally
@@ -35,7 +36,6 @@ CAP: Final = 10_000  # children of a run to count, and to examine for one page
 PAGE: Final = 50
 MOST_PARENTS: Final = 20  # of the chain up to the root
 _FAILED: Final = RunState.FAILED.value
-_DIGITS: Final = 18  # of a position
 _PARENT: Final = "parent"  # the cursor of a bulk before its last page
 
 
@@ -102,8 +102,8 @@ class ChildCursor(NamedTuple):
     def parse(cls, text: str) -> ChildCursor | None:
         """Parse a text, None if it is invalid. A key without an id comes before all children at its position."""
         position, _, run_id = text.partition(":")
-        is_number = position.isascii() and position.isdigit() and len(position) <= _DIGITS
-        return cls(int(position), run_id.replace("\0", "")[:MAX_ID]) if is_number else None
+        number = read_whole(position)
+        return None if number is None else cls(number, run_id.replace("\0", "")[:MAX_ID])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

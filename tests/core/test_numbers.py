@@ -13,7 +13,7 @@ from durable.core.limits.rates import MOST_UNITS, Rate, rate_wanted
 from durable.core.limits.workflow_limits import Limit
 from durable.core.loops import loop
 from durable.core.messages import Wait
-from durable.core.numbers import MOST_WHOLE, is_number, is_whole
+from durable.core.numbers import MOST_WHOLE, is_number, is_whole, read_whole
 from durable.core.options import StepPolicy
 from durable.core.people import asked_of
 from durable.core.simple_operations import get_version
@@ -69,3 +69,9 @@ def test_what_counts_as_a_number() -> None:
         -(2**63),
         MOST_WHOLE,
     ]
+
+
+def test_numbers_in_texts_from_outside() -> None:
+    texts = ["", "-1", "+1", "1_0", " 1", "1.0", "²", "٣", "9" * 5_000, str(2**63), str(MOST_WHOLE), "007"]
+    assert [found for each in texts if (found := read_whole(each)) is not None] == [MOST_WHOLE, 7]
+    assert [read_whole(each, 20) for each in ("0", "20", "21")] == [0, 20, None]

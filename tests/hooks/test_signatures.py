@@ -200,7 +200,7 @@ NO_MATCH = "the signature does not match: another secret, or not the body that w
     [
         (stripe(STRIPE_SECRET), {}, "Stripe is not accepted: there is no header Stripe-Signature"),
         (stripe(STRIPE_SECRET), {"Stripe-Signature": "t=1"}, "the header Stripe-Signature has not one t and a v1"),
-        (stripe(STRIPE_SECRET), {"Stripe-Signature": "t=x,v1=0"}, "the signed time is no number"),
+        (stripe(STRIPE_SECRET), {"Stripe-Signature": "t=x,v1=0"}, "the signed time is not a number"),
         (
             stripe(STRIPE_SECRET),
             {"Stripe-Signature": f"t={STRIPE_TIME - 400},v1=0"},
