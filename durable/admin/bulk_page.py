@@ -32,8 +32,8 @@ from durable.core.records import ENDED
 from durable.core.registry import BULK as BULK_RUN
 from durable.inspection.bulks import BulkSummary, FailedAgain, failed_again, find_bulk, order_words, refusals
 from durable.inspection.causes import CauseOfBulk, causes_among, count_repeated
+from durable.inspection.children import FailedChildren
 from durable.inspection.explanation import explain
-from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import thousands
 from durable.inspection.reading import reading
 from durable.inspection.runs import RunCriteria, parse_search, settle_roots

@@ -15,8 +15,8 @@ from durable.admin.forms import MuteForm, NoteForm
 from durable.admin.pages import AdminPages
 from durable.core.names.renames import names_of_workflow
 from durable.inspection.causes import BARS, SPANS, find_cause, list_causes, spread_of
+from durable.inspection.children import has_children
 from durable.inspection.explanation import explain
-from durable.inspection.family import has_children
 from durable.inspection.queues import held_workflows
 from durable.inspection.reading import reading
 from durable.inspection.runs import RunCriteria, failed_attempts, list_runs

@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _
 from durable import runtime
 from durable.admin import access
 from durable.admin.text import as_id, as_key, url_maker, with_visible_text
-from durable.inspection.family import has_children
+from durable.inspection.children import has_children
 from durable.inspection.humanize import printable
 from durable.models import Run
 

@@ -1,4 +1,4 @@
-"""A run's page: its state and family, what it waits for, the verbs that it allows, one of its parts (`run_parts`)."""
+"""A run's page: its state, its parents and children, what it waits for, its verbs, one of its parts (`run_parts`)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,8 @@ from durable.core.records import ENDED, RunState
 from durable.core.registry import BULK
 from durable.inspection.bulks import order_words
 from durable.inspection.causes import cause_of, runs_that_repeat
-from durable.inspection.events import newest_line
-from durable.inspection.explanation import explain_fully
-from durable.inspection.export import written
-from durable.inspection.family import (
-    FamilyCounts,
+from durable.inspection.children import (
+    CountedChildren,
     GroupCounts,
     count_children,
     is_child,
@@ -41,6 +38,9 @@ from durable.inspection.family import (
     list_parents,
     recovered_later,
 )
+from durable.inspection.events import newest_line
+from durable.inspection.explanation import explain_fully
+from durable.inspection.export import written
 from durable.inspection.forks import first_failed_branch
 from durable.inspection.held import waits_for_person
 from durable.inspection.humanize import printable, thousands, visible
@@ -86,10 +86,12 @@ _FILLS: Final = {
 }
 
 
-def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQuerySet | None = None) -> dict[str, Any]:
-    """Return the page's data about the run's family; a few more statements if it has failed children or parents.
+def relatives_of(
+    admin: AdminPages, run: Run, children: CountedChildren, within: RunQuerySet | None = None
+) -> dict[str, Any]:
+    """Return the data about the run's parents and children; a few more statements if it has parents or failed children.
 
-    `within` limits it to the runs that a user may see. Then no recovery of a family is offered, because that acts on
+    `within` limits it to the runs that a user may see. Then no recovery with children is offered, because that acts on
     all of it.
     """
     failed = list_children(run.id, states=[_FAILED], limit=_NAMED, within=within).rows if children.failed else []
@@ -215,7 +217,7 @@ def _context(
     request: HttpRequest,
     run: Run,
     progress: Progress,
-    children: FamilyCounts,
+    children: CountedChildren,
     now: datetime,
     streams: Sequence[str],
 ) -> dict[str, Any]:
@@ -269,7 +271,7 @@ def _context(
         "buttons": buttons_of(admin, request, run, now, explanation, running),
         "parts": parts,
         **shown,
-        **family_of(admin, run, children, within),
+        **relatives_of(admin, run, children, within),
         "step_url": admin.url("step", run.id),
         "replay_url": admin.url("replay", run.id),
         "export_url": admin.url("export", run.id),
@@ -285,7 +287,7 @@ def _context(
 
 
 def _etag(
-    request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime, streams: Sequence[str]
+    request: HttpRequest, run: Run, progress: Progress, children: CountedChildren, now: datetime, streams: Sequence[str]
 ) -> str:
     lines = newest_line(run) if part_of(request) == "logs" else None
     status = status_of(run)

@@ -27,10 +27,10 @@ from durable.core.records import RunState
 from durable.inspection import history_counts
 from durable.inspection.actions import detail_without_runs
 from durable.inspection.activities import RunningStep
+from durable.inspection.children import ChildCursor, CountedChildren, list_children
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.events import LEVELS, EventKey, LoggedLine, is_kept, list_events, read_logs
 from durable.inspection.explanation import explain
-from durable.inspection.family import ChildCursor, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
 from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error, redacted_traceback
 from durable.inspection.progress import Progress
@@ -61,7 +61,7 @@ class Shown:
     progress: Progress
     now: datetime
     running: Sequence[RunningStep]
-    children: FamilyCounts
+    children: CountedChildren
 
     @property
     def within(self) -> RunQuerySet | None:

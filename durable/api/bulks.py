@@ -31,8 +31,8 @@ from durable.api.requests import Done, answered
 from durable.api.schema import described
 from durable.core.errors import RunNotFoundError
 from durable.inspection.bulks import find_bulk, refusals, refusals_of
+from durable.inspection.children import FailedChildren
 from durable.inspection.counting import Count
-from durable.inspection.family import FailedChildren
 from durable.inspection.reading import reading
 from durable.inspection.selection import Chosen, Filtered
 from durable.listings.access import actor_of, admit, existing, is_limited, seen_of, visible_run

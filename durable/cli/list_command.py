@@ -32,7 +32,7 @@ from durable.cli.subcommand import (
     subcommand,
     whole_number,
 )
-from durable.inspection.family import FamilyCounts, count_children
+from durable.inspection.children import CountedChildren, count_children
 from durable.inspection.humanize import byte_size, moment, relative, shortened, span, thousands
 from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.reading import from_replica, reading
@@ -184,7 +184,7 @@ def _ago(since: datetime | None, now: datetime) -> str:
 # -- runs and children
 
 
-def counted(counts: FamilyCounts) -> str:
+def counted(counts: CountedChildren) -> str:
     """Return the numbers in words, "1,000: 954 completed, 46 failed"; "" without children."""
     if not counts:
         return ""

@@ -40,10 +40,10 @@ from durable.core.places import Place
 from durable.core.records import EntryKind
 from durable.inspection.actions import read_marks
 from durable.inspection.activities import activities_of_runs, saved_by
+from durable.inspection.children import count_children, list_parents
 from durable.inspection.comparison import Comparison, Difference, Side, compare_runs
 from durable.inspection.explain_states import Explanation, awaited_queues
 from durable.inspection.explanation import explain_fully
-from durable.inspection.family import count_children, list_parents
 from durable.inspection.humanize import moment, plural, span, until
 from durable.inspection.limits import refusal_of
 from durable.inspection.payloads import payload, pretty, redacted_error, redacted_traceback

@@ -53,8 +53,8 @@ from durable.core.errors import BulkCountError
 from durable.core.records import RunState
 from durable.inspection.actions import NOTED, verb_note
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
+from durable.inspection.children import FailedChildren
 from durable.inspection.explanation import explain
-from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import moment, plural
 from durable.inspection.reading import reading
 from durable.inspection.selection import Filtered

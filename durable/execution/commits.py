@@ -79,7 +79,7 @@ from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
 from durable.store.base import MessagesLeft, inherited
 from durable.store.ends import has_function
-from durable.store.families import Decide, recover_family
+from durable.store.recovery import Decide, recover_with_children
 from durable.store.transactions import BROKEN, kept_open
 
 if TYPE_CHECKING:
@@ -422,7 +422,7 @@ class CommitSession:
 
         try:
             with self._changing():
-                recover_family(self._store, asked.run_id, now, asked.by, change)
+                recover_with_children(self._store, asked.run_id, now, asked.by, change)
         except (RunNotFoundError, KeyConflictError):
             return
         self._notify({child.queue for child, _ in changed if child.wake_at is not None and child.wake_at <= now})

@@ -70,23 +70,23 @@ class PassQueries:
         return KeyOwner(owner.id, self._store.children([owner.id]).get(owner.id), self._chain_from(owner.id))
 
     def _deadlock(self, asked: PeekDeadlock) -> Deadlock | None:
-        family = self._family()
-        slots = self._store.slots([each.run_id for each in family])
+        ancestry = self._ancestry()
+        slots = self._store.slots([each.run_id for each in ancestry])
         for want in asked.wants:
             known = want.at_once if asked.is_full else self._store.at_once(want.limit)
             at_once = known if known is not None else declared_limits.defined(want).at_once
-            if (found := find(family, slots, want, at_once or 0, asked.own)) is not None:
+            if (found := find(ancestry, slots, want, at_once or 0, asked.own)) is not None:
                 return found
         return None
 
-    def _family(self) -> list[Ancestor]:
-        family = [Ancestor(self._run.id, waits=True)]
-        while (child := self._store.children([family[-1].run_id]).get(family[-1].run_id)) is not None:
+    def _ancestry(self) -> list[Ancestor]:
+        ancestry = [Ancestor(self._run.id, waits=True)]
+        while (child := self._store.children([ancestry[-1].run_id]).get(ancestry[-1].run_id)) is not None:
             parent = self._store.get(child.parent_id)
             if parent is None or parent.state in ENDED:
                 break
-            family.append(Ancestor(parent.id, waits=self._awaits(parent, child)))
-        return family
+            ancestry.append(Ancestor(parent.id, waits=self._awaits(parent, child)))
+        return ancestry
 
     def _awaits(self, parent: RunRecord, child: ChildRecord) -> bool:
         if not parent.waiting_for.startswith(ANY_QUEUE):

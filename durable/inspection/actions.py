@@ -21,7 +21,7 @@ from durable.core.entry_shapes import readable
 from durable.core.location import listed
 from durable.core.outcomes import HELD, ONCE, HeldReason
 from durable.core.records import ENDED, ActionOutcome, EntryKind
-from durable.inspection.family import cancel_note, going_on_note
+from durable.inspection.children import cancel_note, going_on_note
 from durable.inspection.humanize import with_reason
 from durable.inspection.pagination import on_visible
 from durable.inspection.progress import unfinished_entries

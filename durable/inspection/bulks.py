@@ -20,9 +20,9 @@ from durable.core.places import Place
 from durable.core.records import ActionOutcome, RunState
 from durable.core.registry import BULK, is_stopped, replays_prefix
 from durable.core.tally import Tally
+from durable.inspection.children import FailedChildren
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.explain_states import capitalized
-from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import either, span, thousands
 from durable.inspection.payloads import payload, recorded_input
 from durable.inspection.reading import read_alias

@@ -420,7 +420,7 @@ def loop_note(status: str, data: Mapping[str, Any]) -> str:
 
 
 def map_note(data: Mapping[str, Any]) -> str:
-    """Say what is recorded of a map's children; while they run, `durable.inspection.family` knows more."""
+    """Say what is recorded of a map's children; while they run, `durable.inspection.children` knows more."""
     size = data.get("size", 0)
     note = ngettext("%(number)s child", "%(number)s children", size) % {"number": thousands(size)}
     ended: Mapping[str, int] = data.get("ended", {})

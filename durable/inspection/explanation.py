@@ -24,9 +24,9 @@ from durable.core.records import EntryStatus, Hold, HoldKind, RunState
 from durable.core.summary import Summary
 from durable.inspection import explain_states
 from durable.inspection.activities import RunningStep, activities_of
+from durable.inspection.children import CountedChildren, children_left_note, failed_note, going_on_note
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.explain_states import Explanation, Facts, recovering_note
-from durable.inspection.family import FamilyCounts, children_left_note, failed_note, going_on_note
 from durable.inspection.held import HeldHere, held_of
 from durable.inspection.humanize import thousands
 from durable.inspection.queues import find_hold, messages_left_note
@@ -221,7 +221,7 @@ def explain_fully(
     run: Run,
     now: datetime,
     open_keys: Sequence[int] | None = None,
-    children: FamilyCounts | None = None,
+    children: CountedChildren | None = None,
     *,
     within: RunQuerySet | None = None,
     with_payloads: bool = False,

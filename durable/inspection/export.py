@@ -21,8 +21,8 @@ from durable.core.places import Place, of_message, values_of
 from durable.core.summary import Summary
 from durable.core.time_limits import RunLimits
 from durable.inspection.actions import detail_without_runs
+from durable.inspection.children import children_data, count_children
 from durable.inspection.entry_detail import entry_facts, field_of, note_links
-from durable.inspection.family import count_children, family_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.reading import read_alias, reading
 from durable.inspection.run_facts import about_of, carried_of, key_of, limits_of, rank_data, tags_data, tags_of
@@ -146,7 +146,7 @@ def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str,
         "finished_at": run.finished_at,
         "wake_at": run.wake_at,
         "parent": run.parent_id if run.parent_id in existing else None,
-        "children": family_data(children),
+        "children": children_data(children),
         "schedule": tick_data(tick),
         "replay_of": run.replay_of_id if run.replay_of_id in existing else None,
         "error": _error(run, run.error, with_payloads),

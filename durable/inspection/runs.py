@@ -23,8 +23,8 @@ from durable.core.causes import numberless
 from durable.core.names.renames import names_of_queue, names_of_workflow
 from durable.core.records import ENDED, RunState
 from durable.inspection import run_lanes
+from durable.inspection.children import has_children
 from durable.inspection.counting import Count, count_capped
-from durable.inspection.family import has_children
 from durable.inspection.pagination import Cursor, RunOrder
 from durable.inspection.payloads import contains
 from durable.inspection.reading import read_alias

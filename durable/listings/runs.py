@@ -17,10 +17,10 @@ from durable.core.places import Place
 from durable.core.records import ENDED, RunState
 from durable.core.time_limits import RunLimits
 from durable.inspection.activities import activities_of_runs
+from durable.inspection.children import ChildCursor, children_data, count_children, list_children, list_parents
 from durable.inspection.explain_states import Explanation as Explained
 from durable.inspection.explain_states import awaited_queues
 from durable.inspection.explanation import explain, explain_fully
-from durable.inspection.family import ChildCursor, count_children, family_data, list_children, list_parents
 from durable.inspection.held import has_held, held_of
 from durable.inspection.pagination import RunOrder, cursor_of
 from durable.inspection.pagination import key_of as key_of_cursor
@@ -335,7 +335,7 @@ class RunDetail(Run):
         help="The chain of its parents, the root first; it begins below the first one that you may not see.",
     )
     children: ChildCounts = field(
-        lambda run, seen: family_data(count_children(run.id, seen.within)),
+        lambda run, seen: children_data(count_children(run.id, seen.within)),
         help="The children that you may see, by state and group; the first 10,000 are counted.",
     )
     schedule: Scheduled | None = field(

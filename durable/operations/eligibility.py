@@ -21,7 +21,7 @@ from durable.core.rewind.replay import Replay
 from durable.core.tally import HELD, Tally
 from durable.core.transitions import ALLOWED
 from durable.core.words import Sentence, gettext_noop
-from durable.operations.replay import family_of
+from durable.operations.replay import relatives_of
 from durable.operations.replay_plan import of_unread_maps, refusals_of, running_steps, starts_again, starts_note
 from durable.runtime import Runtime
 
@@ -324,8 +324,8 @@ def _numbers(at: Runtime, run: RunRecord, entries: Iterable[EntryRecord]) -> Ite
     starts = starts_again(at.store, replay)
     if not starts:
         return
-    family = family_of(at, replay, starts)
-    if refusals_of(replay, family, running_steps(replay.history), at.now()) or [*of_unread_maps(family)]:
+    relatives = relatives_of(at, replay, starts)
+    if refusals_of(replay, relatives, running_steps(replay.history), at.now()) or [*of_unread_maps(relatives)]:
         return
     totals: Counter[str] = Counter()
     for each in starts:

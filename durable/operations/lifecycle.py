@@ -32,7 +32,7 @@ from durable.operations.audit import audited
 from durable.operations.common import announce, announce_parent, check_served, check_state, send_run_changed
 from durable.operations.settle import tried_again
 from durable.runtime import Runtime
-from durable.store.families import Decide, recover_family
+from durable.store.recovery import Decide, recover_with_children
 
 __all__ = ["abandon", "cancel", "move", "pause", "recover", "resume", "take_stack", "wake"]
 
@@ -221,7 +221,7 @@ def recover(run_id: str) -> None:
 
         _changed(at, "recover", each, decided, is_consequence=is_consequence)
 
-    recover_family(at.store, run_id, at.now(), _acting(), change)
+    recover_with_children(at.store, run_id, at.now(), _acting(), change)
 
 
 def _check_not_its_children(at: Runtime, run: RunRecord) -> None:

@@ -36,8 +36,8 @@ from durable.operations.common import announce, check_not_an_order, require_step
 from durable.operations.queries import record
 from durable.operations.replay_plan import (
     SHOWN,
-    Family,
     Outlook,
+    Relatives,
     ReplayPlan,
     StartsAgain,
     build_plan,
@@ -52,7 +52,7 @@ from durable.operations.replay_plan import (
 )
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
-from durable.store.families import cancelled_children, members
+from durable.store.recovery import cancelled_children, members
 from durable.store.surveys import mark_of
 
 _SHORT: Final = 1_000  # the most entries, and messages, of a run that is read whole
@@ -72,7 +72,7 @@ def plan_replay(run_id: str, location: str, *, with_output: bool = False) -> Rep
     return build_plan(found, at.now())
 
 
-def family_of(at: Runtime, replay: Replay, starts: Sequence[StartsAgain] | None = None) -> Family:
+def relatives_of(at: Runtime, replay: Replay, starts: Sequence[StartsAgain] | None = None) -> Relatives:
     """Return the runs around the replayed one; without a query if it is not a child and has no children.
 
     `starts` are those of the replay, if the caller has them: a loop without children is not searched for open ones.
@@ -92,7 +92,7 @@ def family_of(at: Runtime, replay: Replay, starts: Sequence[StartsAgain] | None 
         return tuple(each for each in children if each in states and states[each] not in ENDED and each not in lost)
 
     unread = open_maps(history)
-    return Family(
+    return Relatives(
         open=are_open(staying),
         lost=tuple(sorted(lost)),
         dropped=are_open(dropped),
@@ -126,7 +126,7 @@ def _of_whole(
 ) -> Outlook:
     replay = Replay(run, entries, messages, location)
     starts = starts_again(at.store, replay)
-    return outlook_of(replay, entries, family_of(at, replay, starts), at.now(), is_given=is_given, starts=starts)
+    return outlook_of(replay, entries, relatives_of(at, replay, starts), at.now(), is_given=is_given, starts=starts)
 
 
 def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> Outlook | None:
@@ -187,7 +187,7 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
     return Outlook(
         replay=replay,
         survey=survey,
-        family=family_of(at, replay, starts),
+        relatives=relatives_of(at, replay, starts),
         returned=returned,
         messages=messages,
         unsettled=unsettled_of(regions, surveyor.unfinished_steps(), without=kept),
@@ -414,17 +414,17 @@ def _planned(
         raise StalePlanError(run.id, location) from None  # the location existed when the plan was made
     if plan_hash is not None and plan_hash != hash_of(run, location, mark_of(entries)):
         raise StalePlanError(run.id, location)
-    family, now = family_of(at, replay), at.now()
-    refusals = refusals_of(replay, family, running_steps(replay.history), now)
+    relatives, now = relatives_of(at, replay), at.now()
+    refusals = refusals_of(replay, relatives, running_steps(replay.history), now)
     if in_place:
-        refusals += in_place_refusals_of(replay, family, now)
+        refusals += in_place_refusals_of(replay, relatives, now)
     else:
-        refusals += of_unread_maps(family)
+        refusals += of_unread_maps(relatives)
     if given is not None:
         refusals = [*replay.refusals_of_giving(), *refusals]
     if refusals:
         raise ReplayRefusedError(run.id, location, refusals)
-    replay.history.start_anew(family.lost)
+    replay.history.start_anew(relatives.lost)
     replay.history.start_lost_anew()
     if given is not None:
         by = attribution.done(before="", after="")

@@ -104,7 +104,7 @@ class ReturnedMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Relatives:
     """The runs around a replayed run: ids of children, and whether an open parent may still read its output.
 
     `open`: kept entries have started them, and they have not ended. `lost`: the same, but they were cancelled, so that
@@ -181,7 +181,7 @@ class Outlook:
 
     replay: Replay
     survey: Survey
-    family: Family
+    relatives: Relatives
     returned: Sequence[Message]
     messages: int
     running: Sequence[str]
@@ -245,7 +245,7 @@ class ReplayPlan:
 def outlook_of(
     replay: Replay,
     entries: Iterable[EntryRecord],
-    family: Family,
+    relatives: Relatives,
     now: datetime,
     *,
     is_given: bool = False,
@@ -263,7 +263,7 @@ def outlook_of(
     return Outlook(
         replay=replay,
         survey=survey_of(replay.history, SHOWN),
-        family=family,
+        relatives=relatives,
         returned=returned[:SHOWN],
         messages=len(returned),
         running=running_steps(replay.history),
@@ -277,9 +277,9 @@ def outlook_of(
 
 
 def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
-    replay, survey, family = found.replay, found.survey, found.family
+    replay, survey, relatives = found.replay, found.survey, found.relatives
     siblings = [name for name, _ in replay.siblings()]
-    refusals = [*found.not_given, *refusals_of(replay, family, found.running, now)]
+    refusals = [*found.not_given, *refusals_of(replay, relatives, found.running, now)]
     of_starts = _of_starts(found.starts)
     return ReplayPlan(
         run_id=replay.run.id,
@@ -293,14 +293,14 @@ def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
         kept=tuple(survey.kept.first),
         siblings=tuple(siblings[:SHOWN]),
         messages=tuple(ReturnedMessage(id=each.id, queue=each.queue, wait=each.received_by) for each in found.returned),
-        children=family.dropped[:SHOWN],
+        children=relatives.dropped[:SHOWN],
         not_compensated=tuple(survey.compensable.first),
-        refusals=(*refusals, *of_unread_maps(family)),
-        in_place_refusals=(*refusals, *in_place_refusals_of(replay, family, now)),
+        refusals=(*refusals, *of_unread_maps(relatives)),
+        in_place_refusals=(*refusals, *in_place_refusals_of(replay, relatives, now)),
         notes=(
             *_of_unsettled(found.unsettled),
             *filter(None, [of_starts]),
-            *_notes(replay, survey.compensable, family),
+            *_notes(replay, survey.compensable, relatives),
         ),
         starts_note=of_starts,
         counts=PlanCounts(
@@ -312,28 +312,28 @@ def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
             kept=survey.kept.number,
             siblings=len(siblings),
             messages=found.messages,
-            children=len(family.dropped),
+            children=len(relatives.dropped),
             not_compensated=survey.compensable.number,
         ),
         hash=found.hash,
     )
 
 
-def refusals_of(replay: Replay, family: Family, running: Iterable[str], now: datetime) -> list[str]:
+def refusals_of(replay: Replay, relatives: Relatives, running: Iterable[str], now: datetime) -> list[str]:
     """Return the reasons that prevent a replay of either kind. `running` are kept steps that run now."""
     run = replay.run
     if run.state == RunState.ROLLING_BACK or (run.state_after_rollback and run.state not in ENDED):
         found = [Sentence(gettext_noop("the run is being compensated: replay it once that has ended"))]
     else:
         found = _of_what_runs(replay, running) if is_leased(run, now) else []
-    return [*found, *_of_open_children(family)]
+    return [*found, *_of_open_children(relatives)]
 
 
-def in_place_refusals_of(replay: Replay, family: Family, now: datetime) -> Iterable[str]:
+def in_place_refusals_of(replay: Replay, relatives: Relatives, now: datetime) -> Iterable[str]:
     """Yield the reasons that prevent only a replay in place."""
     if is_leased(replay.run, now):
         yield Sentence(_EXECUTING)
-    if family.is_awaited:
+    if relatives.is_awaited:
         yield Sentence(_AWAITED)
 
 
@@ -359,26 +359,26 @@ def _of_what_runs(replay: Replay, running: Iterable[str]) -> list[Sentence]:
     return [Sentence(text, places=listed(running))]
 
 
-def _of_open_children(family: Family) -> Iterable[str]:
-    if family.open:
+def _of_open_children(relatives: Relatives) -> Iterable[str]:
+    if relatives.open:
         text = gettext_noop(
             "what started the children {children} would stay, and they have not ended: wait until they have, or cancel them"
         )
-        yield Sentence(text, children=listed(family.open))
-    for location, left in family.open_maps:
+        yield Sentence(text, children=listed(relatives.open))
+    for location, left in relatives.open_maps:
         text = gettext_noop(
             "the map {place} would stay, and {number} of its children have not ended: wait until they have, or cancel them"
         )
         yield Sentence(text, place=listed([location]), number=left)
 
 
-def of_unread_maps(family: Family) -> Iterable[str]:
+def of_unread_maps(relatives: Relatives) -> Iterable[str]:
     """Yield the reasons that prevent only a replay as a new run: a map's children belong to the original."""
-    if family.unread_maps:
+    if relatives.unread_maps:
         text = gettext_noop(
             "the run has not read the results of the map {places}, which would stay: replay in place, or from there"
         )
-        yield Sentence(text, places=listed(family.unread_maps))
+        yield Sentence(text, places=listed(relatives.unread_maps))
 
 
 def _of_starts(starts: Iterable[StartsAgain]) -> str:
@@ -410,18 +410,18 @@ def _of_unsettled(found: Unsettled) -> Iterable[str]:
         yield Sentence(text, places=listed(found.held))
 
 
-def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[str]:
-    if family.dropped:
+def _notes(replay: Replay, not_compensated: Listed, relatives: Relatives) -> Iterable[str]:
+    if relatives.dropped:
         text = gettext_noop("a replay in place cancels the children {children}, which are started again")
-        yield Sentence(text, children=listed(family.dropped))
-    for location, left in family.dropped_maps:
+        yield Sentence(text, children=listed(relatives.dropped))
+    for location, left in relatives.dropped_maps:
         text = gettext_noop(
             "a replay in place cancels {number} children of the map {place}, which starts all of them again"
         )
         yield Sentence(text, place=listed([location]), number=left)
-    if family.lost:
+    if relatives.lost:
         text = gettext_noop("the children {children} were cancelled or deleted: new ones are started in their place")
-        yield Sentence(text, children=listed(family.lost))
+        yield Sentence(text, children=listed(relatives.lost))
     failed = [name for name, status in replay.siblings() if status == "failed"]
     if failed:
         text = gettext_noop("{places} has failed and stays so: replay from there to have it run again")

@@ -9,7 +9,7 @@
 - `rules` has what `sqlite` and `memory` compute in Python, and what every store decides alike.
 - `sessions` restores database sessions that the code of steps has changed; `transactions` has the transaction of an
   atomic step, and transactions that do not wait long for locks.
-- `surveys` describes a history without its values. `families` recovers runs and their children over the contract.
+- `surveys` describes a history without its values. `recovery` recovers runs and their children over the contract.
 
 Must not decide anything about workflows: a store guards the fence.
 """

@@ -43,7 +43,7 @@ from durable.core.records import (
     TagChange,
 )
 from durable.core.time_limits import History, RunLimits
-from durable.store.rules.families import FamilyStore
+from durable.store.rules.child_rules import ChildStore
 from durable.store.rules.rates import RateStore
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Released(NamedTuple):
     queues: frozenset[str]
 
 
-class Store(RateStore, FamilyStore, Protocol):
+class Store(RateStore, ChildStore, Protocol):
     """Runs, their histories and their inboxes; and the rates of limits, and the groups of children, by rules alike."""
 
     # -- verbs, from outside a pass

@@ -77,12 +77,12 @@ from durable.models import (
 from durable.models.renames import learn_names, learn_queues
 from durable.store import ends
 from durable.store.base import ChildIdTaken
-from durable.store.rules import families, row_rules
+from durable.store.rules import child_rules, row_rules
 from durable.store.tables import AT_ONCE, ranks, slots, surveys
 from durable.store.tables.activities import DatabaseActivities
+from durable.store.tables.children import DatabaseChildren
 from durable.store.tables.descriptions import DatabaseDescriptions, with_descriptions
 from durable.store.tables.events import DatabaseEvents
-from durable.store.tables.families import DatabaseFamilies
 from durable.store.tables.keys import DatabaseKeys
 from durable.store.tables.people import DatabaseLinks, DatabaseQuestions
 from durable.store.tables.rates import DatabaseRates
@@ -106,7 +106,7 @@ class DatabaseStore(
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self._rates = DatabaseRates(alias)
-        self._families: DatabaseFamilies = DatabaseFamilies(alias)
+        self._children: DatabaseChildren = DatabaseChildren(alias)
 
     def transaction(self) -> AbstractContextManager[None]:
         return committed_or_raised(self.alias)
@@ -194,7 +194,7 @@ class DatabaseStore(
             after = row_rules.after_change(run, change)
             now = after.wake_at or after.created_at
             if run.parent_id is not None:
-                after = families.held_back(self._families, run, after, after.created_at, self.limits)
+                after = child_rules.held_back(self._children, run, after, after.created_at, self.limits)
             self._write_change(run, after, change)
             if row_rules.is_failure_over(run, after):
                 Failure.objects.using(self.alias).filter(run_id=run_id).update(is_open=False)
@@ -211,7 +211,7 @@ class DatabaseStore(
                 assert after.wake_at is not None, "a change that drops children makes the run due"
                 self._drop(after, change.dropped_children, after.wake_at)
             for group_change in row_rules.group_changes(change):
-                families.mark(self._families, run_id, group_change)
+                child_rules.mark(self._children, run_id, group_change)
             if change.dropped_groups:
                 self._end_dropped(after, now)
             if change.deleted:
@@ -257,11 +257,11 @@ class DatabaseStore(
         queues = committed.queues_to_notify
         groups = batch.of(GroupChange)
         for change in groups:
-            queues |= families.apply(self._families, batch.run_id, change, self._create_members, batch.now)
+            queues |= child_rules.apply(self._children, batch.run_id, change, self._create_members, batch.now)
         run = Run.objects.using(self.alias).filter(id=batch.run_id)
         if any(change.is_dropped for change in groups):
             self._end_dropped(next(iter(self.get_many([batch.run_id]).values())), batch.now)
-        if batch.awaited_groups and self._families.is_one_settled(batch.awaited_groups):
+        if batch.awaited_groups and self._children.is_one_settled(batch.awaited_groups):
             run.filter(finished_at__isnull=True).update(wake_at=batch.now)
             queues |= set(run.values_list("queue", flat=True))
         return Committed(request=committed.request, queues_to_notify=queues)
@@ -273,7 +273,7 @@ class DatabaseStore(
         """
         if batch.failure is None or not batch.failure.is_held:
             return frozenset()
-        return families.freed(self._families, batch.run_id, batch.now)
+        return child_rules.freed(self._children, batch.run_id, batch.now)
 
     def _create_members(self, starts: Sequence[ChildStart]) -> list[RunRecord]:
         """Insert the children of a group. Raises ChildIdTaken."""
@@ -292,7 +292,7 @@ class DatabaseStore(
 
     def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
         with self._writing():
-            return self._families.give_turns(after, now)
+            return self._children.give_turns(after, now)
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
         found = Child.objects.using(self.alias).filter(parent_id=parent_id)
@@ -426,11 +426,11 @@ class DatabaseStore(
             deleted, _ = HeldStart.objects.using(self.alias).filter(run_id=run_id).delete()
             if not deleted or not row_rules.is_held_start(run):
                 return []
-            moment = families.released_at(self._families, run, due_at, now, self.limits)
+            moment = child_rules.released_at(self._children, run, due_at, now, self.limits)
             change = RunChange(run=resumed(run, now=moment, summary=Summary(SummaryKind.RESUMED)))
             after = row_rules.after_change(run, change)
             if run.parent_id is not None:
-                after = families.held_back(self._families, run, after, now, self.limits)
+                after = child_rules.held_back(self._children, run, after, now, self.limits)
             self._write_change(run, after, change)
             return [row_rules.copied(after)]
 

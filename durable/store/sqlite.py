@@ -68,7 +68,7 @@ from durable.models.causes import names_of
 from durable.models.run import RunQuerySet
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
 from durable.store.database import DatabaseStore, entry_keys
-from durable.store.rules import families, lines, row_rules
+from durable.store.rules import child_rules, lines, row_rules
 from durable.store.tables import keys, ranks, rates, slots
 from durable.store.tables.rows import (
     ATTEMPT,
@@ -190,13 +190,13 @@ class SQLiteStore(DatabaseStore):
         Failure.held_no_more(self.alias, after.id)
         slots.note_end(self.alias, after.id)
         rates.forget(self.alias, after.id)
-        return families.ended(self._families, after)
+        return child_rules.ended(self._children, after)
 
     def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
-        families.drop(self._families, run, children, at, every=True)
+        child_rules.drop(self._children, run, children, at, every=True)
 
     def _end_dropped(self, run: RunRecord, at: datetime) -> None:
-        families.end_children(self._families, run, at)
+        child_rules.end_children(self._children, run, at)
 
     # -- verbs, from outside a pass
 
@@ -441,7 +441,7 @@ class SQLiteStore(DatabaseStore):
             queues = following | self._wake(runs.values(), new) | self._start(starts) | self._woken_parent(batch)
             overruled |= self._has_ended_child(after, batch)
             if dropped := batch.of(ChildrenDropped):
-                families.drop(self._families, after, [each.child for each in dropped], batch.now, every=False)
+                child_rules.drop(self._children, after, [each.child for each in dropped], batch.now, every=False)
             queues |= self._change_slots(after, batch) | self._free_place(batch)
             if overruled or row_rules.should_notify(after, own):
                 queues |= {run.queue}

@@ -16,7 +16,7 @@ from time_machine import TimeMachineFixture
 from durable.admin import audit_log, steps_page
 from durable.inspection import comparison, history_counts, run_lanes, tree
 from durable.inspection.bulks import failed_again
-from durable.inspection.family import CAP, count_children
+from durable.inspection.children import CAP, count_children
 from durable.inspection.run_lanes import WINDOW
 from durable.inspection.runs import PAGE, RunCriteria, list_runs
 from durable.inspection.selection import EXAMINED

@@ -217,7 +217,7 @@ def test_a_message_goes_to_no_hidden_run_and_it_is_as_one_that_does_not_exist(
 
 
 def test_the_children_of_a_hidden_run_are_not_counted(related: None, ada: Client, limited: None) -> None:
-    assert "durable-family" not in text_of(ada.get(url("change", "mine")))
+    assert "durable-children" not in text_of(ada.get(url("change", "mine")))
     assert "are cancelled with it" not in text_of(ada.get(url("act", "mine", "cancel")))
 
 

@@ -191,7 +191,7 @@ def test_a_child_that_is_gone_cannot_be_compensated(h: Harness) -> None:
     run = h.start(family.using(id="p"), "fail", 60)
     h.settle()
     h._store._runs.pop("p:a")
-    h._store._families._children["p"].pop("p:a")
+    h._store._children._children["p"].pop("p:a")
     h.finish(run)
     assert run.state == "failed"
     assert "its run was deleted" in run.summary

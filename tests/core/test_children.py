@@ -579,7 +579,7 @@ def test_a_crash_at_each_commit_of_parent_and_child(h: Harness, parent: Any) -> 
     assert h.crash_everywhere(parent, *args) >= 10
 
 
-def test_crashes_of_families(h: Harness) -> None:
+def test_crashes_of_parents_and_children(h: Harness) -> None:
     @workflow(name="children.family")
     def family(ctx: Context) -> Any:
         first = ctx.start_child("first", calls, "x", 5)

@@ -19,7 +19,7 @@ from durable.core.children import maps
 from durable.errors import ChildCancelledError, KeyConflictError
 from durable.models import Cascade, Child, Entry, GroupTally, Run, RunKey, RunTag, Turn
 from durable.operations import ends
-from durable.store import families
+from durable.store import recovery
 from project.shop.models import Mail
 from tests.support.stores import in_force, passed, settle
 
@@ -197,7 +197,7 @@ def noted_ends() -> None:
 
 def _driven(drive: Callable[[], None]) -> Callable[[], None]:
     def driven() -> None:
-        maps._BATCH = families._AT_ONCE = 2  # type: ignore[misc]  # so that a few children make several batches
+        maps._BATCH = recovery._AT_ONCE = 2  # type: ignore[misc]  # so that a few children make several batches
         with in_force():
             drive()
 

@@ -37,8 +37,8 @@ from durable.store import Store
 from durable.store.memory import MemoryStore
 from durable.store.postgres import PostgresStore
 from durable.store.sqlite import SQLiteStore
+from tests.store.children import a_child, start_children
 from tests.store.conftest import POSTGRES
-from tests.store.family import a_child, start_children
 from tests.store.making import (
     DECLINED,
     HOSTILE,

@@ -22,8 +22,8 @@ from durable.core.records import ENDED, EntryStatus, Request, RunChange, RunReco
 from durable.store import Store
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, Actor, Pools, Race
+from tests.store.children import a_child, finish, start_children, waiting
 from tests.store.conftest import POSTGRES
-from tests.store.family import a_child, finish, start_children, waiting
 from tests.store.making import (
     LEASE,
     NOW,

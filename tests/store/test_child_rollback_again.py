@@ -411,7 +411,7 @@ def test_a_child_whose_run_is_gone_is_started_anew_all_the_same(h: Harness, pare
     child = child_of(run).id
     run.recover()
     h._store._runs.pop(child)
-    h._store._families._children["p"].pop(child)
+    h._store._children._children["p"].pop(child)
     assert h.finish(run).state == "completed"
 
 

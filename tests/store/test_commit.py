@@ -20,7 +20,7 @@ from durable.core.records import (
     RunState,
 )
 from durable.store import Store
-from tests.store.family import SHAPES, everything
+from tests.store.children import SHAPES, everything
 from tests.store.making import (
     NOW,
     a_batch,

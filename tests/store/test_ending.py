@@ -28,7 +28,7 @@ from durable.store.postgres import PostgresStore
 from durable.store.postgres.sql_functions import PATCHED
 from durable.store.rules.row_rules import CASCADED_AT_ONCE
 from durable.store.sqlite import SQLiteStore
-from tests.store.family import a_child, finish, start_children, waiting
+from tests.store.children import a_child, finish, start_children, waiting
 from tests.store.making import LEASE, NOW, a_run, at, changed, claimed, commit, park, started, the
 from tests.support.transitions import CALLS, columns_of, ends, odd_run, patched
 

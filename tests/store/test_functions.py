@@ -25,8 +25,8 @@ from durable.store.postgres import PostgresStore, libpq, sql_functions
 from durable.store.postgres.libpq import SQLFunction
 from durable.store.routines.operations import Function, read
 from durable.store.tables.rows import ENTRY, METADATA
+from tests.store.children import a_child, finish, start_children
 from tests.store.conftest import POSTGRES, SQLITE
-from tests.store.family import a_child, finish, start_children
 from tests.store.making import NOW, a_message, a_run, an_entry, at, claimed, commit, park, rows_read, sent, started, the
 
 NAMES = (

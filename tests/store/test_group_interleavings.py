@@ -17,8 +17,7 @@ from durable.core import transitions
 from durable.core.records import ENDED, OnFailure, OutgoingMessage, Request, RunChange, RunRecord, RunState, WhenHeld
 from durable.store import Store
 from tests.store.actors import Race
-from tests.store.conftest import POSTGRES
-from tests.store.family import (
+from tests.store.children import (
     GROUP,
     a_member,
     change,
@@ -31,6 +30,7 @@ from tests.store.family import (
     spec,
     waiting,
 )
+from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, at, cancel, changed, claimed, park, started, the
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]

@@ -23,7 +23,7 @@ from durable.core.records import (
 from durable.models import Run
 from durable.store import Store
 from durable.store.postgres import PostgresStore
-from tests.store.family import (
+from tests.store.children import (
     GROUP,
     a_member,
     change,

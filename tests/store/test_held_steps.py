@@ -26,9 +26,9 @@ from durable.core.records import (
 )
 from durable.store import Store
 from durable.store.postgres import PostgresStore
-from durable.store.rules import families
+from durable.store.rules import child_rules
+from tests.store.children import GROUP, a_child, end, grouped, holding, start_children
 from tests.store.conftest import POSTGRES
-from tests.store.family import GROUP, a_child, end, grouped, holding, start_children
 from tests.store.making import (
     LEASE,
     NOW,
@@ -353,7 +353,7 @@ def test_the_place_is_free_with_the_commit_that_holds_the_step_or_not_at_all(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(families, "freed", die)
+        patched.setattr(child_rules, "freed", die)
         with pytest.raises(KeyboardInterrupt):
             database_store.commit(holding(run))
     assert (database_store.failure(run.id), begun(database_store)) == (None, [0, 1])

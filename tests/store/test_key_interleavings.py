@@ -22,8 +22,8 @@ from durable.execution.commits import complete_and_pass_on
 from durable.store.base import ChildKeyTaken, MessagesLeft
 from durable.store.postgres import PostgresStore
 from tests.store.actors import Race
+from tests.store.children import a_child, finish, start_children
 from tests.store.conftest import POSTGRES
-from tests.store.family import a_child, finish, start_children
 from tests.store.making import LEASE, NOW, a_batch, a_run, at, cancel, changed, claimed, park, started, the
 from tests.support.transitions import CALLS
 

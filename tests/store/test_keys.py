@@ -19,7 +19,7 @@ from durable.store.base import ChildIdTaken, ChildKeyTaken, MessagesLeft
 from durable.store.memory import MemoryStore
 from durable.store.postgres import PostgresStore
 from durable.store.sqlite import SQLiteStore
-from tests.store.family import a_child, finish, start_children
+from tests.store.children import a_child, finish, start_children
 from tests.store.making import (
     HOSTILE,
     LEASE,

@@ -37,7 +37,7 @@ from durable.store.base import Released
 from durable.store.memory import MemoryStore
 from durable.store.postgres import PostgresStore
 from durable.store.sqlite import SQLiteStore
-from tests.store.family import SHAPES, everything
+from tests.store.children import SHAPES, everything
 from tests.store.making import (
     HOSTILE,
     LEASE,

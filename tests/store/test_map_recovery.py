@@ -19,7 +19,7 @@ from durable.inspection.explanation import explain_fully
 from durable.inspection.tree import history_tree
 from durable.models import OperatorAction, Run
 from durable.runtime import Runtime
-from durable.store import families
+from durable.store import recovery
 from durable.testing import Harness
 from tests.core.flavours import declared
 from tests.support.stores import in_force, passed, settle
@@ -98,7 +98,7 @@ def in_states(run: Any) -> Counter[str]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of two and three children, so that nine make several."""
-    monkeypatch.setattr(families, "_AT_ONCE", 3)
+    monkeypatch.setattr(recovery, "_AT_ONCE", 3)
     monkeypatch.setattr(maps, "_BATCH", 2)
 
 

@@ -301,7 +301,7 @@ def test_children_whose_runs_are_gone_are_started_anew_all_the_same(h: Harness, 
     h.run(run)
     for child in run.children():
         h._store._runs.pop(child.id)
-        h._store._families._children["p"].pop(child.id)
+        h._store._children._children["p"].pop(child.id)
     run.wake()
     assert h.finish(run).state == "completed"
     assert run.output == [f"charge {number}" for number in range(COUNT)]

@@ -255,7 +255,7 @@ def test_a_deleted_child_stops_the_compensation(h: Harness) -> None:
     run = h.start(family.using(id="p"), 3)
     h.settle()
     h._store._runs.pop("p:bills:1")
-    h._store._families._children["p"].pop("p:bills:1")
+    h._store._children._children["p"].pop("p:bills:1")
     h.finish(run)
     assert "1 child of the map cannot be compensated: deleted" in run.summary
 

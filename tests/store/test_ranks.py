@@ -11,7 +11,7 @@ from durable.core import transitions
 from durable.core.limits.ranks import Ranking
 from durable.core.records import RunRecord, RunState
 from durable.store import Store
-from tests.store.family import a_child, a_member, change, end, spec, start_children
+from tests.store.children import a_child, a_member, change, end, spec, start_children
 from tests.store.making import NOW, a_message, a_new_run, at, changed, claimed, finished, park, the
 
 HIGH = Ranking(priority="high", head_start=600)

@@ -26,7 +26,7 @@ from durable.core.time_limits import RunLimits
 from durable.models import RunLimit
 from durable.models.rows import Recorded
 from durable.store import Store
-from tests.store.family import a_child, start_children
+from tests.store.children import a_child, start_children
 from tests.store.making import (
     HOSTILE,
     NOW,

@@ -18,8 +18,8 @@ from durable.core.records import Hold, HoldKind, RunChange, RunRecord, RunState
 from durable.models import Run
 from durable.store import Store, sessions
 from durable.store.postgres import PostgresStore, sql_functions
+from tests.store.children import a_child
 from tests.store.conftest import POSTGRES
-from tests.store.family import a_child
 from tests.store.making import (
     LEASE,
     NOW,

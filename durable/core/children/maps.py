@@ -2,7 +2,7 @@
 
 Owns the records of maps. A map is one entry, whatever the number of children. The entry is written with each batch of
 children that it starts, in one commit; then the parent parks. The group counts its children and lets the next one begin
-when another ends (`durable.store.rules.families`). So the parent has no pass until all have ended or, with
+when another ends (`durable.store.rules.child_rules`). So the parent has no pass until all have ended or, with
 `on_failure="stop"`, one has failed. The outputs are then copied into the entry, so the children may be pruned
 afterwards.
 

@@ -27,7 +27,7 @@ from durable.core.summary import in_line, rated
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """A run and whether it waits for the end of the one below it in its family."""
+    """A run and whether it waits for the end of the one below it."""
 
     run_id: str
     waits: bool
@@ -60,16 +60,16 @@ class Deadlock:
 
 
 def find(
-    family: Sequence[Ancestor], slots: Sequence[SlotRow], want: SlotWant, at_once: int, own: frozenset[SlotKind]
+    ancestry: Sequence[Ancestor], slots: Sequence[SlotRow], want: SlotWant, at_once: int, own: frozenset[SlotKind]
 ) -> Deadlock | None:
     """Return the deadlock that a run would cause by waiting for a slot; None if there is none.
 
-    `at_once` is the limit's number of slots. `family` are the run and its ancestors, from the run upwards, `slots`
+    `at_once` is the limit's number of slots. `ancestry` is the run and its ancestors, from the run upwards, `slots`
     those that they hold. `own` are the kinds of the run's own slots that it keeps while it waits.
     """
     holders: list[str] = []
     is_certain = True
-    for place, member in enumerate(family):
+    for place, member in enumerate(ancestry):
         if place:
             is_certain = is_certain and member.waits
         kinds = own if not place else frozenset({SlotKind.OPEN})
@@ -83,7 +83,7 @@ def find(
         ]
         holders += [member.run_id] * bool(held)
         if at_once and len(holders) >= at_once:
-            chain = tuple(each.run_id for each in family[place::-1])
+            chain = tuple(each.run_id for each in ancestry[place::-1])
             return Deadlock(want.label, tuple(reversed(holders)), chain, is_certain)
     return None
 

@@ -108,6 +108,7 @@ OWN: Final = (
     Move("durable.operations.canary:Canary", "durable.operations.bulk_decisions:Canary"),
     Move("durable.operations.canary:CanaryLook", "durable.operations.bulk_decisions:CanaryLook"),
     Move("durable.operations.run_info:RunInfo", "durable.operations.queries:RunInfo"),
+    Move("durable.inspection.family:FailedChildren", "durable.inspection.children:FailedChildren"),
     Move("durable.operations.history:HistoryEntry", "durable.operations.queries:HistoryEntry"),
     Move("durable.operations.comparison:HistoryDifference", "durable.operations.queries:HistoryDifference"),
 )

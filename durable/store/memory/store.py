@@ -79,10 +79,10 @@ from durable.core.transitions import moved
 from durable.link_tokens import hash_of
 from durable.store import ends
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed, Store
-from durable.store.memory.families import MemoryFamilies
+from durable.store.memory.children import MemoryChildren
 from durable.store.memory.limits import MemoryRates, MemorySlots, MemorySlotTable, sweep
 from durable.store.memory.tables import MemoryActivities, MemoryHolds, MemoryRanks, copied
-from durable.store.rules import families, lines, row_rules
+from durable.store.rules import child_rules, lines, row_rules
 from durable.store.surveys import bare_entry, bare_message
 
 _Store = TypeVar("_Store")
@@ -139,7 +139,7 @@ class MemoryStore(Store):
         self._failures: dict[str, FailureRecord] = {}
         self._activities = MemoryActivities()
         self._holds = MemoryHolds()
-        self._families: MemoryFamilies = MemoryFamilies(self._runs, self._free, self.calls_at_end, self._is_held)
+        self._children: MemoryChildren = MemoryChildren(self._runs, self._free, self.calls_at_end, self._is_held)
         self._with_end: set[str] = set()
         self._keys: dict[str, KeyRecord] = {}  # by run; the end of a run does not write its key
         self._key_holders: dict[tuple[str, str], str] = {}  # the run that had a key last
@@ -282,24 +282,24 @@ class MemoryStore(Store):
 
     def _ended(self, run: RunRecord) -> None:
         self._free(run.id)
-        families.ended(self._families, run)
+        child_rules.ended(self._children, run)
 
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
         kinds = (EntryKind.CHILD, EntryKind.MAP)
         return {
             each
             for each in run_ids
-            if self._families.has_any(each)
+            if self._children.has_any(each)
             or any(entry.kind in kinds for entry in self._entries.get(each, {}).values())
         }
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
         found = [each for each in children if each in self._runs]
-        self._families.note_reader(run_id, found)
+        self._children.note_reader(run_id, found)
         return found
 
     def readers_of(self, child_id: str) -> list[str]:
-        return self._families.readers_of(child_id)
+        return self._children.readers_of(child_id)
 
     def get(self, run_id: str) -> RunRecord | None:
         return row_rules.copied(run) if (run := self._runs.get(run_id)) else None
@@ -416,17 +416,17 @@ class MemoryStore(Store):
         run_id = run.id
         at = after.wake_at or after.created_at
         if run.parent_id is not None:
-            after = families.held_back(self._families, run, after, after.created_at, self.limits)
+            after = child_rules.held_back(self._children, run, after, after.created_at, self.limits)
         self._put(row_rules.copied(after))
         limits = self._limits.get(run_id)
         if row_rules.is_reopened(run, after) and limits is not None:
             self._limits[run_id] = limits.renewed(at)
         if change.dropped_children:
-            families.drop(self._families, after, change.dropped_children, at, every=True)
+            child_rules.drop(self._children, after, change.dropped_children, at, every=True)
         for group_change in row_rules.group_changes(change):
-            families.mark(self._families, run_id, group_change)
+            child_rules.mark(self._children, run_id, group_change)
         if change.dropped_groups:
-            families.end_children(self._families, after, at)
+            child_rules.end_children(self._children, after, at)
         for location in change.deleted:
             self._saved.pop((run_id, location), None)
         is_over = after.state in ENDED or after.state == RunState.ROLLING_BACK
@@ -486,12 +486,12 @@ class MemoryStore(Store):
 
     def release_starts(self, now: datetime, most: int) -> list[RunRecord]:
         def released_at(run: RunRecord, due_at: datetime) -> datetime:
-            return families.released_at(self._families, run, due_at, now, self.limits)
+            return child_rules.released_at(self._children, run, due_at, now, self.limits)
 
         released = []
         for run in self._holds.release(self._runs, most, released_at):
             if run.parent_id is not None:
-                run = families.held_back(self._families, self._runs[run.id], run, now, self.limits)
+                run = child_rules.held_back(self._children, self._runs[run.id], run, now, self.limits)
             self._runs[run.id] = run
             released.append(row_rules.copied(run))
         return released
@@ -757,17 +757,17 @@ class MemoryStore(Store):
             self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
         queues = self._send_from(run.id, sends) | self._start(starts) | self._woken_parent(batch)
         if batch.failure is not None and batch.failure.is_held:
-            queues |= families.freed(self._families, run.id, batch.now)
+            queues |= child_rules.freed(self._children, run.id, batch.now)
         for group in groups:
-            queues |= families.apply(self._families, run.id, group, self._create_members, batch.now)
+            queues |= child_rules.apply(self._children, run.id, group, self._create_members, batch.now)
         if any(group.is_dropped for group in groups):
-            families.end_children(self._families, self._runs[run.id], batch.now)
-        due = self._families.due(batch)
+            child_rules.end_children(self._children, self._runs[run.id], batch.now)
+        due = self._children.due(batch)
         if due is not None:
             overruled = True
             self._runs[run.id] = due
         if dropped := [each.child for each in batch.of(ChildrenDropped)]:
-            families.drop(self._families, self._runs[run.id], dropped, batch.now, every=False)
+            child_rules.drop(self._children, self._runs[run.id], dropped, batch.now, every=False)
         queues |= self._change_slots(batch)
         return Committed(request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues)
 
@@ -946,7 +946,7 @@ class MemoryStore(Store):
         for run, child in starts:
             wanted = replace(run, ranking=self._ranks.of_child(run)) if isinstance(run, NewRun) else run
             created, is_new = self._created(row_rules.check(wanted))
-            self._families.add(child, is_new=is_new)
+            self._children.add(child, is_new=is_new)
             if is_new and (with_key := key_of(ChildStart(run, child))) is not None:
                 self._give_key(run, *with_key)
             if is_new and created.wake_at is not None and created.wake_at <= run.created_at:
@@ -963,16 +963,16 @@ class MemoryStore(Store):
                 raise ChildKeyTaken(start.run.id)
 
     def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
-        return self._families.of_runs(run_ids)
+        return self._children.of_runs(run_ids)
 
     def give_turns(self, after: str, now: datetime) -> None:
         """Do nothing: in memory, no row can be locked when a child's turn comes."""
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
-        return self._families.children_of(parent_id, state, group)
+        return self._children.children_of(parent_id, state, group)
 
     def count_children(self, parent_id: str, group: str | None) -> dict[str, int]:
-        return self._families.count(parent_id, group)
+        return self._children.count(parent_id, group)
 
     def _pending_after(
         self, run_id: str, consumed: Mapping[str, row_rules.Consumed], returned: Sequence[str]
@@ -1155,7 +1155,7 @@ class MemoryStore(Store):
 
 #: The tables of a snapshot. Activities are written outside of transactions, and ends are declared for good.
 _CONTENT: Final = (
-    *("_runs", "_entries", "_attempts", "_messages", "_inboxes", "_actions", "_failures", "_holds", "_families"),
+    *("_runs", "_entries", "_attempts", "_messages", "_inboxes", "_actions", "_failures", "_holds", "_children"),
     *("_limits", "_keys", "_key_holders", "_keyed_sends", "_saved", "_slots", "_rates", "_ranks", "_tags"),
     *("_tags_at_start", "_statuses", "_subjects", "_links", "_events", "_event_waits", "_questions"),
 )

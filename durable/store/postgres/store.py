@@ -274,7 +274,7 @@ class PostgresStore(DatabaseStore):
             return self._by_one_function(batch)
         with transaction.atomic(using=self.alias):
             if has_groups:
-                self._families.lock(each.id for each in groups)
+                self._children.lock(each.id for each in groups)
             committed = self._by_one_function(replace(batch, slots=None))
             self._write_beside(batch)
             if described:

@@ -1,6 +1,6 @@
 -- The end of a child of a group on PostgreSQL: it is counted, and the next child begins, in the commit of that end.
 --
--- The rules are those of `durable.store.rules.families`.
+-- The rules are those of `durable.store.rules.child_rules`.
 
 -- Count the end of a child in its group, and let the next children begin, unless a failure has stopped them, or
 -- their parent has ended. Returns the group if its parent is to be woken: all have ended, or the first one has

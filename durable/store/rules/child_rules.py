@@ -1,7 +1,7 @@
-"""Families of runs: what the end of a child does to its group and parent, and what the end of a parent does to its
+"""Children: what the end of a child does to its group and parent, and what the end of a parent does to its
 children.
 
-The rules are functions of rows, and of tables behind a protocol (`FamilyTable`), for stores that compute in Python. The
+The rules are functions of rows, and of tables behind a protocol (`ChildTable`), for stores that compute in Python. The
 functions of PostgreSQL do the same in SQL (`routines/groups.sql` and `routines/ending.sql`). What a commit or a verb of
 the parent changes in a group is here, for every store. `tests/store/test_groups.py` and `tests/store/test_ending.py`
 compare them.
@@ -133,7 +133,7 @@ class Turn(NamedTuple):
     due_at: datetime
 
 
-class FamilyTable(Protocol):
+class ChildTable(Protocol):
     """The rows of groups, and of children. Each call runs in a transaction beside which no other one writes."""
 
     def run(self, run_id: str) -> RunRecord | None:
@@ -230,48 +230,48 @@ class FamilyTable(Protocol):
         """
 
 
-class FamilyStore(TableStore, Protocol):
+class ChildStore(TableStore, Protocol):
     """The part of a `Store` for children and their groups."""
 
-    _families: FamilyTable
+    _children: ChildTable
 
     def group(self, group_id: str) -> GroupRecord | None:
         """Return a group of children with its counts, or None; one query."""
-        return self._families.get(group_id)
+        return self._children.get(group_id)
 
     def groups_of(self, parent_id: str) -> list[GroupRecord]:
         """Return the groups of a run's children, in the order of their starts; one query."""
-        return self._families.of_parent(parent_id)
+        return self._children.of_parent(parent_id)
 
     def reopen_group(self, group_id: str, parent_id: str) -> None:
         """Let the waiting children of a group have their turns again, because a recovery continues the group."""
-        mark(self._families, parent_id, GroupChange(id=group_id, is_continued=True))
+        mark(self._children, parent_id, GroupChange(id=group_id, is_continued=True))
 
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
         """Return the children of a group after this position, in order, at most `count`; one query.
 
         With `is_lost`, only those that were cancelled, or that an operator has asked to end.
         """
-        return self._families.members(group_id, after, count, is_lost=is_lost)
+        return self._children.members(group_id, after, count, is_lost=is_lost)
 
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         """Return the ids of the run's open children that were started below these places ("a/loop/")."""
-        return self._families.below(parent_id, places)
+        return self._children.below(parent_id, places)
 
     def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
         """Count the children that are still to be cancelled because one of these runs has ended or dropped them.
 
         By run, counted up to one more than `most`. One statement, and one more for each run that has some left.
         """
-        return self._families.left(run_ids, most)
+        return self._children.left(run_ids, most)
 
     def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
         """Count the run's children that were started below this place ("a/loop/"), by workflow; one query."""
-        return self._families.number_below(parent_id, place)
+        return self._children.number_below(parent_id, place)
 
     def _woken_parent(self, batch: Batch) -> frozenset[str]:
         """Return the queue of the parent that the end of this child has made due."""
-        parent = self._families.run(batch.parent_id) if batch.parent_id is not None else None
+        parent = self._children.run(batch.parent_id) if batch.parent_id is not None else None
         return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
 
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
@@ -281,7 +281,7 @@ class FamilyStore(TableStore, Protocol):
         rows another transaction has locked are left for the next call.
         """
         with self._writing():
-            return cascaded(self._families, after, now)
+            return cascaded(self._children, after, now)
 
 
 # -- a commit or a verb of the parent
@@ -290,7 +290,7 @@ class FamilyStore(TableStore, Protocol):
 Create = Callable[[Sequence[ChildStart]], Iterable[RunRecord]]
 
 
-def apply(table: FamilyTable, parent_id: str, change: GroupChange, create: Create, now: datetime) -> frozenset[str]:
+def apply(table: ChildTable, parent_id: str, change: GroupChange, create: Create, now: datetime) -> frozenset[str]:
     """Create the group, or the children, of a change; return the queues to notify. The parent's row is locked.
 
     What an earlier attempt at the same commit has created stays as it is. Raises ChildIdTaken.
@@ -312,7 +312,7 @@ def apply(table: FamilyTable, parent_id: str, change: GroupChange, create: Creat
     return queues
 
 
-def mark(table: FamilyTable, parent_id: str, change: GroupChange) -> None:
+def mark(table: ChildTable, parent_id: str, change: GroupChange) -> None:
     """Record the parent's decisions about its group. Its row is locked."""
     if change.is_continued:
         table.decide(parent_id, change.id, is_over=False, is_dropped=False)
@@ -320,7 +320,7 @@ def mark(table: FamilyTable, parent_id: str, change: GroupChange) -> None:
         table.decide(parent_id, change.id, is_over=True, is_dropped=True if change.is_dropped else None)
 
 
-def _to_start(table: FamilyTable, group: GroupRecord, change: GroupChange) -> tuple[list[ChildStart], GroupRecord]:
+def _to_start(table: ChildTable, group: GroupRecord, change: GroupChange) -> tuple[list[ChildStart], GroupRecord]:
     """Return the starts of a change that are not done yet, and the group without the children that the change takes
     out.
     """
@@ -335,7 +335,7 @@ def _to_start(table: FamilyTable, group: GroupRecord, change: GroupChange) -> tu
     return [each for number, each in enumerate(change.starts, first) if number >= group.created], group
 
 
-def _taken_out(table: FamilyTable, group: GroupRecord, run_ids: Sequence[str]) -> tuple[dict[str, str], GroupRecord]:
+def _taken_out(table: ChildTable, group: GroupRecord, run_ids: Sequence[str]) -> tuple[dict[str, str], GroupRecord]:
     """Take those of these children that are in the group out of it. Return their states, and the group without them."""
     if not run_ids:
         return {}, group
@@ -348,7 +348,7 @@ def _taken_out(table: FamilyTable, group: GroupRecord, run_ids: Sequence[str]) -
 
 
 def _started(
-    table: FamilyTable, group: GroupRecord, starts: Sequence[ChildStart], create: Create
+    table: ChildTable, group: GroupRecord, starts: Sequence[ChildStart], create: Create
 ) -> tuple[GroupRecord, frozenset[str]]:
     if not starts:
         return group, frozenset()
@@ -371,14 +371,14 @@ def _without_turn(run: RunRecord) -> RunRecord:
     return replace(run, wake_at=deadline)
 
 
-def turned(table: FamilyTable, group: GroupRecord, now: datetime) -> frozenset[str]:
+def turned(table: ChildTable, group: GroupRecord, now: datetime) -> frozenset[str]:
     """Let children begin that have their turn, and write the counts; return the queues to notify."""
     after, queues = _turned(table, group, now)
     table.write(group, after)
     return queues
 
 
-def freed(table: FamilyTable, run_id: str, now: datetime) -> frozenset[str]:
+def freed(table: ChildTable, run_id: str, now: datetime) -> frozenset[str]:
     """Let another child begin beside this one, of which a step is held now. Return the queues to notify.
 
     The row of the run is locked. Nothing happens if the run is no child of a map, or keeps its place.
@@ -391,7 +391,7 @@ def freed(table: FamilyTable, run_id: str, now: datetime) -> frozenset[str]:
     return frozenset() if group is None else turned(table, group, now)
 
 
-def _turned(table: FamilyTable, group: GroupRecord, now: datetime) -> tuple[GroupRecord, frozenset[str]]:
+def _turned(table: ChildTable, group: GroupRecord, now: datetime) -> tuple[GroupRecord, frozenset[str]]:
     """Let as many waiting children begin as there is room for. Return the group, and the queues to notify."""
     if not group.waiting or not (most := room(group, table.run(group.spec.parent_id))):
         return group, frozenset()
@@ -401,7 +401,7 @@ def _turned(table: FamilyTable, group: GroupRecord, now: datetime) -> tuple[Grou
 
 
 def held_back(
-    table: FamilyTable, before: RunRecord, after: RunRecord, now: datetime, limits: Callable[[str], RunLimits | None]
+    table: ChildTable, before: RunRecord, after: RunRecord, now: datetime, limits: Callable[[str], RunLimits | None]
 ) -> RunRecord:
     """Return a child's row after a verb, corrected so that the child still waits for its turn: it is due only at its
     deadline. The row is locked.
@@ -431,7 +431,7 @@ def held_back(
 
 
 def released_at(
-    table: FamilyTable, run: RunRecord, due_at: datetime, now: datetime, limits: Callable[[str], RunLimits | None]
+    table: ChildTable, run: RunRecord, due_at: datetime, now: datetime, limits: Callable[[str], RunLimits | None]
 ) -> datetime:
     """Return when a run is due that was held at its start until `due_at`, and is released now.
 
@@ -447,8 +447,8 @@ def released_at(
 # -- the end of a run
 
 
-def ended(table: FamilyTable, run: RunRecord) -> frozenset[str]:
-    """Apply the end of this run, whose row is written, to its family; return the queues to notify."""
+def ended(table: ChildTable, run: RunRecord) -> frozenset[str]:
+    """Apply the end of this run, whose row is written, to its parent and children; return the queues to notify."""
     is_child, is_parent = table.relations(run)
     queues = _count_and_wake(table, run) if is_child else frozenset()
     if is_parent:
@@ -456,7 +456,7 @@ def ended(table: FamilyTable, run: RunRecord) -> frozenset[str]:
     return queues
 
 
-def _count_and_wake(table: FamilyTable, child: RunRecord) -> frozenset[str]:
+def _count_and_wake(table: ChildTable, child: RunRecord) -> frozenset[str]:
     """Count the end of a child in its group, if it has one, and wake the parent that waits for the child or the group.
 
     Return the queues to notify because of children that begin.
@@ -471,7 +471,7 @@ def _count_and_wake(table: FamilyTable, child: RunRecord) -> frozenset[str]:
     return queues
 
 
-def _count(table: FamilyTable, run: RunRecord, at: datetime) -> tuple[bool, str | None, frozenset[str]]:
+def _count(table: ChildTable, run: RunRecord, at: datetime) -> tuple[bool, str | None, frozenset[str]]:
     """Count the end of a child in its group, and let the next one begin.
 
     Return whether it is in a group, the group's id if its parent has to be woken, and the queues to notify.
@@ -493,7 +493,7 @@ class Ended(NamedTuple):
     queues: frozenset[str]
 
 
-def end_children(table: FamilyTable, run: RunRecord, at: datetime) -> Ended:
+def end_children(table: ChildTable, run: RunRecord, at: datetime) -> Ended:
     """Cancel the children of an ended run, and their children, as far as they do not continue.
 
     The number is bounded: the rest is recorded for the sweep.
@@ -520,14 +520,14 @@ def end_children(table: FamilyTable, run: RunRecord, at: datetime) -> Ended:
     return Ended(number, frozenset(queues))
 
 
-def cascaded(table: FamilyTable, after: str, at: datetime) -> tuple[str, int] | None:
+def cascaded(table: ChildTable, after: str, at: datetime) -> tuple[str, int] | None:
     """Continue to cancel the children of the first ended parent after this one (`Store.cascade`)."""
     run_id = table.next_left(after)
     run = None if run_id is None else table.run(run_id)
     return None if run is None else (run.id, end_children(table, run, at).number)
 
 
-def drop(table: FamilyTable, run: RunRecord, children: Sequence[str], at: datetime, *, every: bool) -> None:
+def drop(table: ChildTable, run: RunRecord, children: Sequence[str], at: datetime, *, every: bool) -> None:
     """Cancel these children of a continuing run; a place among them stands for the open children started below it.
 
     Unless `every`, except those that may continue after its end.

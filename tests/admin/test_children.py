@@ -14,14 +14,14 @@ from django.core.management import CommandError
 from django.test import Client
 from django.utils import timezone
 
-import durable.inspection.family as family_of_runs
+import durable.inspection.children as family_of_runs
 from durable import get_run, operations
 from durable.admin import run_parts
 from durable.admin.overview import children_url, lines_of_causes, rows_of_causes
 from durable.cli import list_command
 from durable.inspection import run_lanes
 from durable.inspection.causes import causes_and_lines, list_causes
-from durable.inspection.family import FailedChildren, list_children
+from durable.inspection.children import FailedChildren, list_children
 from durable.inspection.progress import progress_of
 from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.selection import Filtered
@@ -196,7 +196,7 @@ def test_the_numbers_that_children_take_are_no_pruned_records(family: Stage) -> 
 
 def test_the_page_of_a_child_has_the_chain_up_to_the_root_and_no_children(family: Stage, operator: Client) -> None:
     page = operator.get(url("change", "alone"))
-    assert "durable-family" not in text_of(page)
+    assert "durable-children" not in text_of(page)
     assert "children" not in [part.name for part in page.context["parts"]]
     Run.objects.filter(pk="alone").update(parent_id=CHILDREN[0])
     page = operator.get(url("change", "alone"))
@@ -375,7 +375,7 @@ def test_the_overview_leads_to_the_recovery_of_a_parent_with_its_children(family
 # -- the command line, and Python
 
 
-def test_the_command_line_lists_children_and_tells_of_families(family: Stage) -> None:
+def test_the_command_line_lists_children_and_shows_children(family: Stage) -> None:
     assert printed("children", "billing-1", "-o", "ids").split("\n")[:-1] == CHILDREN
     assert printed("children", "billing-1", "-s", "failed", "-o", "ids").split("\n")[:-1] == CHILDREN[1:3]
     first = json.loads(printed("children", "billing-1", "-n", "1", "-o", "json"))

@@ -26,7 +26,7 @@ CHILDREN_OF_EACH = 4
 KILLS_OF_FAMILIES = 6
 
 
-def test_families_come_through_kills(child_environment: dict[str, str], tmp_path: Path) -> None:
+def test_parents_and_children_come_through_kills(child_environment: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "workers.log"
     handles: list[Handle] = [family.using(id=f"family-{each}").start(CHILDREN_OF_EACH) for each in range(FAMILIES)]
     ended = [shelved.using(id=f"shelved-{each}").start(CHILDREN_OF_EACH) for each in range(2)]
@@ -44,7 +44,7 @@ def test_families_come_through_kills(child_environment: dict[str, str], tmp_path
     assert not Cascade.objects.exists()
 
 
-def test_compensations_of_families_come_through_kills(child_environment: dict[str, str], tmp_path: Path) -> None:
+def test_compensations_of_children_come_through_kills(child_environment: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "workers.log"
     tops = [undone.using(id=f"undone-{each}").start(2) for each in range(3)]
     dice = random.Random(8)  # not for secrets

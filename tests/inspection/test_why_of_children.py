@@ -13,9 +13,9 @@ from django.test import Client
 from django.utils import timezone
 
 from durable import Context, CriticalError, Handle, get_run, runtime, workflow
+from durable.inspection.children import count_children
 from durable.inspection.explain_states import Explanation
 from durable.inspection.explanation import explain_fully
-from durable.inspection.family import count_children
 from durable.models import Run, WorkerProcess
 from tests.admin.pages import text_of, url
 from tests.support.stores import passed

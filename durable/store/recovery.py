@@ -70,21 +70,21 @@ class _ChildrenFirst(Exception):
         super().__init__()
 
 
-def recover_family(store: Store, run_id: str, now: datetime, by: Mapping[str, Any], change: Change) -> None:
+def recover_with_children(store: Store, run_id: str, now: datetime, by: Mapping[str, Any], change: Change) -> None:
     """Recover a failed run, and before it the children that made it fail, in the same transaction.
 
     Recovers only the first hundred children of maps; the next pass of the run recovers the others in batches, and notes
     `by` as the actor. Raises the errors of `change`.
     """
-    family = _Family(store, now, by, change)
+    recovery = _Recovery(store, now, by, change)
     try:
-        family.recover(run_id, is_consequence=False)
+        recovery.recover(run_id, is_consequence=False)
     except _ChildrenFirst as first:
         with store.transaction():
-            family.recover_after(run_id, first, is_consequence=False)
+            recovery.recover_after(run_id, first, is_consequence=False)
 
 
-class _Family:
+class _Recovery:
     def __init__(self, store: Store, now: datetime, by: Mapping[str, Any], change: Change) -> None:
         self._store = store
         self._now = now

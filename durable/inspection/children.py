@@ -1,4 +1,4 @@
-"""Families: a run's parents up to the root, its children by state and group, and what a verb on the run does to them.
+"""Children: a run's parents up to the root, its children by state and group, and what a verb on the run does to them.
 
 Every count and page follows the index of a parent's children, or stops at a cap: a run may have any number of them.
 `within` limits the runs, for example to those that a user may see: others are neither listed nor counted.
@@ -52,7 +52,7 @@ class GroupCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyCounts:
+class CountedChildren:
     """The children of a run by group and state.
 
     `is_capped`: there are more than the first `CAP`, which were counted.
@@ -156,7 +156,7 @@ def list_parents(run: Run, within: RunQuerySet | None = None) -> list[Run]:
     return chain
 
 
-def count_children(run_id: str, within: RunQuerySet | None = None) -> FamilyCounts:
+def count_children(run_id: str, within: RunQuerySet | None = None) -> CountedChildren:
     """Return the run's children by group and state, the first `CAP` of them; one statement."""
     children = _children(run_id, within).annotate(of_group=F("group")).order_by("position")
     numbers: dict[str, dict[str, int]] = {}
@@ -165,7 +165,7 @@ def count_children(run_id: str, within: RunQuerySet | None = None) -> FamilyCoun
         numbers.setdefault("" if group is None else unpack(group), {})[state] = number
         counted += number
     groups = [GroupCounts(name=name, states=states) for name, states in sorted(numbers.items())]
-    return FamilyCounts(groups=groups, is_capped=counted > CAP)
+    return CountedChildren(groups=groups, is_capped=counted > CAP)
 
 
 def list_children(
@@ -214,7 +214,7 @@ def _behind(children: QuerySet[Any], key: ChildCursor | None) -> QuerySet[Any]:
     return children.filter(position__gte=key.position).exclude(position=key.position, pk__lte=key.run_id)
 
 
-def family_data(counts: FamilyCounts) -> dict[str, Any]:
+def children_data(counts: CountedChildren) -> dict[str, Any]:
     """Return the counts of children as data for REST and the command line."""
     return {
         "total": counts.total.number,
@@ -342,7 +342,7 @@ def going_on_note(run: Run, within: RunQuerySet | None) -> str:
     return text % {"number": Count(number=number, is_capped=counts.is_capped), "command": pausing}
 
 
-def failed_note(run: Run, children: FamilyCounts | None = None, within: RunQuerySet | None = None) -> str:
+def failed_note(run: Run, children: CountedChildren | None = None, within: RunQuerySet | None = None) -> str:
     """Say how many children of a completed run have failed, with the command that recovers them; "" for none.
 
     Counts the `children` unless the caller has: one look at an index, and one more statement if there are children.

@@ -1,4 +1,4 @@
-"""Children and their groups in memory: the rows for `durable.store.rules.families`. The caller has locked the store."""
+"""Children and their groups in memory, for `durable.store.rules.child_rules`. The caller has locked the store."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from durable.core.records import (
 from durable.store.base import ChildIdTaken
 from durable.store.memory.tables import MemoryTable
 from durable.store.rules import row_rules
-from durable.store.rules.families import Turn, begins_at
+from durable.store.rules.child_rules import Turn, begins_at
 
 
 @dataclass(slots=True)
-class MemoryFamilies(MemoryTable):
-    """A `durable.store.rules.families.FamilyTable` in memory. `free` releases the key, slots and reservations of an
+class MemoryChildren(MemoryTable):
+    """A `durable.store.rules.child_rules.ChildTable` in memory. `free` releases the key, slots and reservations of an
     ended run. `calls_at_end` returns whether a workflow has an `on_end`, `is_held` whether a step of a run is held.
     """
 

@@ -1,4 +1,4 @@
-"""Children and their groups in a database: the rows for `durable.store.rules.families`, and queries of them.
+"""Children and their groups in a database: the rows for `durable.store.rules.child_rules`, and queries of them.
 
 On PostgreSQL, database functions apply the end of a run (`routines/ending.sql`, `routines/groups.sql`). The group
 changes of a parent's commit or verb are the same on both databases.
@@ -15,15 +15,15 @@ from durable.core.records import ENDED, GroupRecord, GroupSpec, Member, RunRecor
 from durable.models import Cascade, Child, ChildGroup, Failure, GroupTally, Run, WorkflowEnd
 from durable.models import Turn as TurnRow
 from durable.store.rules import row_rules
-from durable.store.rules.families import COUNTS, Turn, begins_at, places, turned
+from durable.store.rules.child_rules import COUNTS, Turn, begins_at, places, turned
 from durable.store.tables import keys, rates, slots
 from durable.store.tables.rows import run_records
 
 _AT_ONCE = 500  # rows in an insert
 
 
-class DatabaseFamilies:
-    """A `durable.store.rules.families.FamilyTable` in a database."""
+class DatabaseChildren:
+    """A `durable.store.rules.child_rules.ChildTable` in a database."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
