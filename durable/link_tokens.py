@@ -45,16 +45,16 @@ def new_link(run_id: str) -> dict[str, str]:
     The "key" says with which of the keys; nobody can compute the key, or a token, from it.
     """
     nonce = secrets.token_hex(32)
-    return {"id": secrets.token_hex(8), "run": run_id, "nonce": nonce, "key": _mark_of(settings.SECRET_KEY, nonce)}
+    return {"id": secrets.token_hex(8), "run": run_id, "nonce": nonce, "key": _key_id(settings.SECRET_KEY, nonce)}
 
 
 def token_of(run_id: str, data: Mapping[str, Any]) -> str | None:
     """Return the token of a link of this run; None if it is another run's, incomplete, or of a key that is gone."""
-    nonce, mark = data.get("nonce"), data.get("key")
-    if data.get("run") != run_id or not nonce or not mark:
+    nonce, key_id = data.get("nonce"), data.get("key")
+    if data.get("run") != run_id or not nonce or not key_id:
         return None
     for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
-        if _mark_of(key, nonce) == mark:
+        if _key_id(key, nonce) == key_id:
             return derived(key, f"{run_id}\0{data['id']}\0{nonce}")
     return None
 
@@ -64,7 +64,7 @@ def hash_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _mark_of(key: str | bytes, nonce: str) -> str:
+def _key_id(key: str | bytes, nonce: str) -> str:
     return salted_hmac(f"{_SALT}.key", nonce, secret=key, algorithm="sha256").hexdigest()[:16]
 
 

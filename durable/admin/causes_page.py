@@ -66,7 +66,7 @@ def show(admin: AdminPages, request: HttpRequest, fingerprint: str) -> HttpRespo
     return _page(admin, request, fingerprint)
 
 
-def mark(admin: AdminPages, request: HttpRequest, fingerprint: str, name: str) -> HttpResponse:
+def save(admin: AdminPages, request: HttpRequest, fingerprint: str, name: str) -> HttpResponse:
     """Mute the cause, unmute it, or save a note on it."""
     action_page.admit(request, name if name in _SAVED else "mute", "")
     if name not in _SAVED:
@@ -145,7 +145,7 @@ def _page(
         "rows": [(run, explain(run, now, within=within), attempts.get(run.id, 0)) for run in runs],
         "undone": sum(is_undone(run) for run in runs),
         "command": row.command or command("recover", cause=fingerprint),
-        "mark": "unmute" if cause.is_muted else "mute",
+        "opposite": "unmute" if cause.is_muted else "mute",
     }
     return admin.page(request, "cause", context, status=status)
 

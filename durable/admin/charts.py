@@ -22,7 +22,7 @@ from durable.admin.text import as_key
 from durable.inspection.humanize import day_and_clock, span, thousands
 from durable.inspection.tree import TreeNode
 from durable.inspection.wording import display_location
-from durable.inspection.workflows import Bar, Throughput, TimeMark, last_hour_and_day, marks_of
+from durable.inspection.workflows import Annotation, Bar, Throughput, annotations_of, last_hour_and_day
 
 _DEEPEST = 12  # nesting levels of scopes that are drawn
 _SPARK_HEIGHT = 24
@@ -61,7 +61,7 @@ HEIGHT: Final = 100  # of a viewBox
 STEP: Final = 10  # its width for each bar
 _LONG: Final = timedelta(minutes=20)  # of delay that is reported: counting is always a minute or two behind
 _HALF_A_DAY: Final = timedelta(hours=12)
-_SHOWN_MARKS: Final = 4  # that the legend names
+_SHOWN_ANNOTATIONS: Final = 4  # that the legend names
 #: Moments on an axis of durations, in seconds.
 _NICE: Final = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 36_000, 86_400, 864_000, 8_640_000, 86_400_000)
 
@@ -86,10 +86,10 @@ class BarShapes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChartMark:
+class DrawnAnnotation:
     """A deploy or a bulk in a chart."""
 
-    mark: TimeMark
+    kind: str
     title: str
     when: str
     x: str
@@ -109,7 +109,7 @@ class EndedCharts:
     title: str
     throughput: Throughput
     bars: Sequence[BarShapes]
-    marks: Sequence[ChartMark]
+    annotations: Sequence[DrawnAnnotation]
     scale: Sequence[str]
     durations: Sequence[str]
     times: Sequence[str]
@@ -128,9 +128,9 @@ class EndedCharts:
         return STEP * len(self.bars)
 
     @property
-    def named_marks(self) -> Sequence[ChartMark]:
-        """The newest marks, for the legend; the table has all of them."""
-        return self.marks[-_SHOWN_MARKS:]
+    def named_annotations(self) -> Sequence[DrawnAnnotation]:
+        """The newest annotations, for the legend; the table has all of them."""
+        return self.annotations[-_SHOWN_ANNOTATIONS:]
 
 
 def ended_charts(
@@ -141,17 +141,17 @@ def ended_charts(
     `site` is the name of the admin site. `everyone` is added to links to the list so that it includes children.
     """
     hour, day = last_hour_and_day(now, workflow)
-    marks = marks_of(day)  # both spans end at about the same time, so these include those of the hour
+    annotations = annotations_of(day)  # both spans end at about the same time, so these include those of the hour
     wanted = urlencode({**({"workflow": workflow} if workflow else {}), **everyone})
     runs_url = f"{reverse('admin:durable_run_changelist', current_app=site)}?{wanted}{'&' if wanted else ''}"
     return [
-        _drawn(now, "hour", _("the last hour"), hour, marks, runs_url, site),
-        _drawn(now, "day", _("the last day"), day, marks, runs_url, site),
+        _drawn(now, "hour", _("the last hour"), hour, annotations, runs_url, site),
+        _drawn(now, "day", _("the last day"), day, annotations, runs_url, site),
     ]
 
 
 def _drawn(
-    now: datetime, name: str, title: str, throughput: Throughput, marks: Sequence[TimeMark], runs_url: str, site: str
+    now: datetime, name: str, title: str, throughput: Throughput, found: Sequence[Annotation], runs_url: str, site: str
 ) -> EndedCharts:
     most = _round_up(max((bar.total for bar in throughput.bars), default=0))
     low, high = _range(throughput)
@@ -163,7 +163,7 @@ def _drawn(
         title=title,
         throughput=throughput,
         bars=[_shapes(throughput, position, bar, most, runs_url) for position, bar in enumerate(throughput.bars)],
-        marks=[_mark(throughput, each, site) for each in marks if throughput.begins <= each.at],
+        annotations=[_annotated(throughput, each, site) for each in found if throughput.begins <= each.at],
         scale=[thousands(most), thousands(most // 2), "0"],
         durations=[span(high, 1), span(math.sqrt(low * high), 1), span(low, 1)],
         times=[_clock(throughput.begins + part * (throughput.end - throughput.begins) / 4) for part in range(4)],
@@ -215,12 +215,14 @@ def _cells(bar: Bar) -> dict[str, str]:
     }
 
 
-def _mark(throughput: Throughput, mark: TimeMark, site: str) -> ChartMark:
-    title = _("deploy %(build)s") % {"build": mark.title} if mark.kind == "deploy" else mark.title
+def _annotated(throughput: Throughput, one: Annotation, site: str) -> DrawnAnnotation:
+    title = _("deploy %(build)s") % {"build": one.title} if one.kind == "deploy" else one.title
     address = (
-        reverse("admin:durable_run_bulk_result", args=[as_key(mark.bulk_id)], current_app=site) if mark.bulk_id else ""
+        reverse("admin:durable_run_bulk_result", args=[as_key(one.bulk_id)], current_app=site) if one.bulk_id else ""
     )
-    return ChartMark(mark=mark, title=title, when=_clock(mark.at), x=f"{_x(throughput, mark.at):.1f}", url=address)
+    return DrawnAnnotation(
+        kind=one.kind, title=title, when=_clock(one.at), x=f"{_x(throughput, one.at):.1f}", url=address
+    )
 
 
 def _x(throughput: Throughput, moment: datetime) -> float:

@@ -183,9 +183,9 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     running = activities_of_runs(page.runs, now)
     paused = paused_of(page.runs, now)
     statuses = statuses_of(page.runs)
-    marks = [(each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs]
+    rows = [(each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs]
     said = [(run_id, each.revision) for run_id, each in statuses.items()]
-    etag = pages.etag_of(now, *marks, [step.key for steps in running.values() for step in steps], *paused, *said)
+    etag = pages.etag_of(now, *rows, [step.key for steps in running.values() for step in steps], *paused, *said)
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
     heads = columns_of(given, order)

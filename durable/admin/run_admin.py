@@ -112,7 +112,7 @@ class RunAdmin(AdminPages, access.ReadOnly, _ModelAdmin):
             ("inbox/<str:key>/answer/", inbox_page.show, "question"),
             ("views/", list_page.add_view, "save_view"),
             ("views/<int:pk>/delete/", list_page.remove_view, "delete_view"),
-            ("causes/<str:fingerprint>/<str:name>/", causes_page.mark, "mark"),
+            ("causes/<str:fingerprint>/<str:name>/", causes_page.save, "save_cause"),
             ("queues/<str:key>/hold/<str:name>/", verb_page.page_of(QUEUE), "queue_hold"),
             ("workflows/<str:key>/hold/<str:name>/", verb_page.page_of(WORKFLOW), "workflow_hold"),
             ("limits/<str:key>/act/<str:name>/", verb_page.page_of(LIMIT, RATE), "limit_act"),

@@ -83,9 +83,9 @@ def _facts(admin: AdminPages, request: HttpRequest, run: Run, step: HeldHere) ->
     data: dict[str, Any] = {} if detail is None else detail.entry.data
     can_help = "verify" in data.get(ONCE, {}) or not step.is_unknown
     may_recover = can_help and "recover" in possible_verbs(run) and access.may(request, PERMISSIONS["recover"])
-    ended, mark, said = redacted_error(run.workflow, error).partition(VERIFY)
+    ended, verify, said = redacted_error(run.workflow, error).partition(VERIFY)
     return {
-        "ended": ended if mark else step.error,
+        "ended": ended if verify else step.error,
         "said": said,
         "facts": [] if detail is None else detail.facts,
         "recover_url": admin.url("act", run.id, "recover") if may_recover else "",

@@ -103,8 +103,8 @@ def show_running(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         page = list_activities(now, cursor=request.GET.get("after"), within=access.within(request))
     except InvalidCursorError as error:
         page, problem = ActivityPage(steps=()), told(error)
-    marks = [(step.key, step.is_hung, step.stack_taken_at, step.abandon_asked_at) for step in page.steps]
-    etag = pages.etag_of(now, *marks, request.GET.urlencode())
+    seen = [(step.key, step.is_hung, step.stack_taken_at, step.abandon_asked_at) for step in page.steps]
+    etag = pages.etag_of(now, *seen, request.GET.urlencode())
     is_live = "live" in request.GET
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
@@ -135,8 +135,8 @@ def show_running_step(admin: AdminPages, request: HttpRequest, key: str) -> Http
         return HttpResponseRedirect(admin.url("change", run.id))
     may_see = access.may(request, "view_payload")
     saved = saved_by(run, [location]) if may_see and step is not None else {}
-    marks = () if step is None else (step.key, step.is_hung, step.stack_asked_at, step.stack_taken_at)
-    etag = pages.etag_of(now, *marks, None if step is None else step.abandon_asked_at, saved)
+    seen = () if step is None else (step.key, step.is_hung, step.stack_asked_at, step.stack_taken_at)
+    etag = pages.etag_of(now, *seen, None if step is None else step.abandon_asked_at, saved)
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
     stack = read_stack(run, location, now) if may_see else None

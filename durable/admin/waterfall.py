@@ -97,7 +97,7 @@ class DrawnTimeline:
     failed: Sequence[DrawnRow]
     labels: Sequence[Label]
     gaps: Sequence[Bar]
-    marks: Sequence[dict[str, Any]]  # `mark`, its `number`, and where it is: `x`
+    actions: Sequence[dict[str, Any]]  # `action`, its `number`, and where it is: `x`
     is_real: bool
     folded_link: str
     real_link: str
@@ -119,9 +119,9 @@ def drawn(admin: AdminPages, run: Run, timeline: Timeline, now: datetime, *, is_
         failed=[each for each in rows if id(each.row) in failed],
         labels=labels,
         gaps=[_bar("gap", gap.start * 100, gap.end * 100, span(gap.length.total_seconds())) for gap in axis.gaps],
-        marks=[
-            {"mark": mark, "number": number, "x": f"{axis.position(mark.at) * 100:.2f}%"}
-            for number, mark in enumerate(timeline.marks, 1)
+        actions=[
+            {"action": action, "number": number, "x": f"{axis.position(action.at) * 100:.2f}%"}
+            for number, action in enumerate(timeline.actions, 1)
         ],
         is_real=is_real,
         folded_link=links.view(timeline.opened, is_real=False),

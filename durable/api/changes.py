@@ -6,7 +6,7 @@ of entries grow in the order of its commits, and its one counter numbers complet
 are found without reading the old ones. Deletions (a loop's old iterations, a replay in place) show in the number of
 entries.
 
-What a reader has is kept in a few bytes for each entry: a key and a mark, a number that identifies the state that was
+What a reader has is kept in a few bytes for each entry: a key and a digest, a number that identifies the state that was
 sent. Locations are stored compressed: they are needed only after an entry was deleted.
 """
 
@@ -103,7 +103,7 @@ class News:
     has_ended: bool = False
 
 
-UNKNOWN: Final = -1  # the mark of an entry that the reader has in an unknown state
+UNKNOWN: Final = -1  # the digest of an entry that the reader has in an unknown state
 _PACK: Final = 256  # locations that are compressed together
 
 
@@ -111,29 +111,29 @@ class KnownEntry(NamedTuple):
     """An entry that the reader has."""
 
     key: int
-    mark: int
+    digest: int
     location: str
 
 
-class Marks:
-    """Keys with their marks, in the order in which they were added: 16 bytes for each."""
+class Digests:
+    """Keys with their digests, in the order in which they were added: 16 bytes for each."""
 
-    __slots__ = ("keys", "marks")
+    __slots__ = ("digests", "keys")
 
     def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
-        self.keys, self.marks = array("q"), array("q")
-        for key, mark in pairs:
+        self.keys, self.digests = array("q"), array("q")
+        for key, digest in pairs:
             self.keys.append(key)
-            self.marks.append(mark)
+            self.digests.append(digest)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def first(self, number: int) -> list[tuple[int, int]]:
-        return list(zip(self.keys[:number], self.marks[:number], strict=True))
+        return list(zip(self.keys[:number], self.digests[:number], strict=True))
 
     def drop(self, number: int) -> None:
-        del self.keys[:number], self.marks[:number]
+        del self.keys[:number], self.digests[:number]
 
 
 class ReaderState:
@@ -142,7 +142,7 @@ class ReaderState:
     __slots__ = ("_known", "_loose", "_packed")
 
     def __init__(self) -> None:
-        self._known = Marks()  # ascending
+        self._known = Digests()  # ascending
         self._packed: list[bytes] = []  # the locations, `_PACK` in each element
         self._loose: list[str] = []  # locations that do not fill an element yet
 
@@ -155,24 +155,24 @@ class ReaderState:
         return self._known.keys[-1] if len(self._known) else 0
 
     @property
-    def marks(self) -> Iterator[tuple[int, int]]:
-        """Yield all keys with their marks, ascending."""
-        return zip(self._known.keys, self._known.marks, strict=True)
+    def digests(self) -> Iterator[tuple[int, int]]:
+        """Yield all keys with their digests, ascending."""
+        return zip(self._known.keys, self._known.digests, strict=True)
 
-    def mark(self, key: int) -> int | None:
-        """Return the mark of the entry; None if the reader does not have the entry."""
+    def digest(self, key: int) -> int | None:
+        """Return the digest of the entry; None if the reader does not have the entry."""
         at = self._find(key)
-        return None if at is None else self._known.marks[at]
+        return None if at is None else self._known.digests[at]
 
-    def put(self, key: int, mark: int, location: str) -> None:
+    def put(self, key: int, digest: int, location: str) -> None:
         """Record that the reader now has this entry."""
         at = self._find(key)
         if at is not None:
-            self._known.marks[at] = mark
+            self._known.digests[at] = digest
         elif key > self.newest:
-            self._append(key, mark, location)
+            self._append(key, digest, location)
         else:
-            self._fill(sorted([*self._all(), KnownEntry(key, mark, location)]))
+            self._fill(sorted([*self._all(), KnownEntry(key, digest, location)]))
 
     def keep(self, keys: Set[int]) -> list[KnownEntry]:
         """Drop all other entries, and return them."""
@@ -185,23 +185,23 @@ class ReaderState:
         at = bisect_left(self._known.keys, key)
         return at if at < len(self._known) and self._known.keys[at] == key else None
 
-    def _append(self, key: int, mark: int, location: str) -> None:
+    def _append(self, key: int, digest: int, location: str) -> None:
         self._known.keys.append(key)
-        self._known.marks.append(mark)
+        self._known.digests.append(digest)
         self._loose.append(location)
         if len(self._loose) == _PACK:
             self._packed.append(zlib.compress(json.dumps(self._loose).encode("ascii")))
             self._loose = []
 
     def _fill(self, known: Iterable[KnownEntry]) -> None:
-        self._known, self._packed, self._loose = Marks(), [], []
+        self._known, self._packed, self._loose = Digests(), [], []
         for each in known:
             self._append(*each)
 
     def _all(self) -> Iterator[KnownEntry]:
         locations = self._locations()
-        for (key, mark), location in zip(self.marks, locations, strict=True):
-            yield KnownEntry(key, mark, location)
+        for (key, digest), location in zip(self.digests, locations, strict=True):
+            yield KnownEntry(key, digest, location)
 
     def _locations(self) -> Iterator[str]:
         for pack in self._packed:
@@ -220,7 +220,7 @@ class Follower:
     since: Token | None = None
     _reader: ReaderState = field(default_factory=ReaderState)
     #: entries to send: first those that have changed for the reader, then new ones in the order of their keys
-    _pending: Marks = field(default_factory=Marks)
+    _pending: Digests = field(default_factory=Digests)
     _finished: int = 0
     _row: int | None = None
     _run: Run | None = None
@@ -248,10 +248,10 @@ class Follower:
             had = [row for row in rows if row[0] <= since.newest]
             is_reset = len(had) != since.count
             if not is_reset:
-                marks = [(row[0], _mark(row, since.finished)) for row in had]
-                knows_all = _unsettled_digest(marks) == since.unsettled
-                for row, (key, mark) in zip(had, marks, strict=True):
-                    self._reader.put(key, mark if knows_all or _is_settled(mark) else UNKNOWN, row[1])
+                digests = [(row[0], _entry_digest(row, since.finished)) for row in had]
+                knows_all = _unsettled_digest(digests) == since.unsettled
+                for row, (key, digest) in zip(had, digests, strict=True):
+                    self._reader.put(key, digest if knows_all or _is_settled(digest) else UNKNOWN, row[1])
         self._note(rows)
         return is_reset, []
 
@@ -288,10 +288,10 @@ class Follower:
     def _note(self, rows: Iterable[_Row]) -> None:
         rows = sorted(rows, key=_key)
         self._finished = max([self._finished, *(row[4] or 0 for row in rows)])
-        marks = ((row[0], _mark(row, self._finished)) for row in rows)
-        changed = [(key, mark) for key, mark in marks if self._reader.mark(key) != mark]
-        known = [pair for pair in changed if self._reader.mark(pair[0]) is not None]
-        self._pending = Marks([*known, *(pair for pair in changed if self._reader.mark(pair[0]) is None)])
+        digests = ((row[0], _entry_digest(row, self._finished)) for row in rows)
+        changed = [(key, digest) for key, digest in digests if self._reader.digest(key) != digest]
+        known = [pair for pair in changed if self._reader.digest(pair[0]) is not None]
+        self._pending = Digests([*known, *(pair for pair in changed if self._reader.digest(pair[0]) is None)])
 
     def _news(self, *, has_changed: bool = False, removed: Sequence[str] = (), is_reset: bool = False) -> News:
         assert self._run is not None
@@ -301,7 +301,7 @@ class Follower:
         for entry in entries:
             self._reader.put(entry.pk, sent[entry.pk], entry.location)
         self._pending.drop(number)
-        is_whole = not self._pending or self._reader.mark(self._pending.keys[0]) is None
+        is_whole = not self._pending or self._reader.digest(self._pending.keys[0]) is None
         has_ended = self._run.state in ENDED and not self._pending
         if sent or removed or is_reset or has_changed or self._token is None:  # else the reader's state is unchanged
             self._token = self._stand(has_ended=has_ended) if is_whole else None
@@ -324,7 +324,7 @@ class Follower:
             newest=self._reader.newest,
             count=len(self._reader),
             finished=self._finished,
-            unsettled=_unsettled_digest(self._reader.marks),
+            unsettled=_unsettled_digest(self._reader.digests),
             row=self._row,
             ended=int(has_ended),
         )
@@ -384,7 +384,7 @@ def _digest(sent: object) -> int:
     return zlib.crc32(repr(sent).encode(errors="surrogatepass")) or 1
 
 
-def _mark(row: _Row, finished: int) -> int:
+def _entry_digest(row: _Row, finished: int) -> int:
     """Return a number from 0 on for the row; odd if a reader with completions up to `finished` has its completion."""
     text = repr(row).encode(errors="surrogatepass")
     number = int.from_bytes(blake2b(text, digest_size=8).digest()) >> 2
@@ -396,10 +396,10 @@ def _mark(row: _Row, finished: int) -> int:
     return number << 1 | is_known
 
 
-def _is_settled(mark: int) -> bool:
+def _is_settled(digest: int) -> bool:
     """Return whether the entry will not change any more, as far as its reader knows."""
-    return bool(mark & 1)
+    return bool(digest & 1)
 
 
-def _unsettled_digest(marks: Iterable[tuple[int, int]]) -> int:
-    return _digest([pair for pair in marks if not _is_settled(pair[1])])
+def _unsettled_digest(digests: Iterable[tuple[int, int]]) -> int:
+    return _digest([pair for pair in digests if not _is_settled(pair[1])])

@@ -196,7 +196,7 @@ def _without_choice(node: Any) -> Any:
 
 
 def _plain(node: Any) -> Any:
-    """Drop the generator's own marks, and simplify "any value, or else null": any value may be null."""
+    """Drop the generator's own keys, and simplify "any value, or else null": any value may be null."""
     if isinstance(node, list):
         return [_plain(each) for each in node]
     if not isinstance(node, dict):

@@ -38,7 +38,7 @@ from durable.cli.watching import follow, following
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import EntryKind
-from durable.inspection.actions import read_marks
+from durable.inspection.actions import read_actions
 from durable.inspection.activities import activities_of_runs, saved_by
 from durable.inspection.children import count_children, list_parents
 from durable.inspection.comparison import Comparison, Difference, Side, compare_runs
@@ -105,9 +105,9 @@ def show_command(options: Namespace, output: Output) -> int:
             output.json(_shown_data(run, page, now, with_payloads=options.payloads))
         else:
             _print_run(output, run, now, with_payloads=options.payloads)
-            if marks := read_marks(run, now):
+            if actions := read_actions(run, now):
                 output.line()
-                output.table(["WHEN", "WHAT HAPPENED"], ((until(mark.at, now), mark.title) for mark in marks))
+                output.table(["WHEN", "WHAT HAPPENED"], ((until(each.at, now), each.title) for each in actions))
             if options.payloads:
                 _print_payloads(output, run)
             _print_history(output, run, page)

@@ -412,8 +412,8 @@ def json_value(text: str) -> Any:
 @_typed
 def keyword(text: str) -> tuple[str, Any]:
     """Parse `name=value`, the value as `json_value` does."""
-    name, mark, value = text.partition("=")
-    if not (mark and name.isidentifier()):
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
         raise ValueError(f"{text!r} is not a keyword argument: write name=value")
     return name, json_value(value)
 

@@ -9,7 +9,7 @@ dict with keys of any recordable and hashable type, set, frozenset, datetime, da
 a `ZoneInfo`; fold kept), timedelta, Decimal, UUID, members of an Enum, dataclasses, named tuples and pydantic models.
 
 Four properties are not kept, because equality does not depend on them: the identity of an object that appears twice,
-the order of a set, cached properties, and the safe mark of Django's `SafeString`, which is decoded as a plain `str`:
+the order of a set, cached properties, and the class of Django's `SafeString`, which is decoded as a plain `str`:
 recorded text must not be able to pass for safe HTML. Dataclasses and pydantic models are rebuilt from their fields: no
 `__init__`, `__post_init__` or validator runs. Everything else is refused with a `PayloadError`.
 """

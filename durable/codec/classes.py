@@ -27,8 +27,8 @@ from typing import Any, Final, TypeAlias
 from durable.core.errors import PayloadError
 from durable.core.names.recorded_names import ModuleRefused, NotInUse, other_names, used_module
 
-MARK: Final = "$:"
-MARK_IN_TEXT: Final = '"' + MARK
+PREFIX: Final = "$:"
+PREFIX_IN_TEXT: Final = '"' + PREFIX
 
 MAX_DEPTH: Final = 100
 """The limit of nested containers.

@@ -33,7 +33,7 @@ from typing import Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from durable.codec.classes import MARK, SURROGATE_PAIR, Refused, loaded
+from durable.codec.classes import PREFIX, SURROGATE_PAIR, Refused, loaded
 
 _FETCH = "and fetch it again in the step that needs it"
 
@@ -170,7 +170,7 @@ def has_surrogate_pair(value: str) -> bool:
 def write_str(value: str) -> Any:
     if not has_surrogate_pair(value):
         return value
-    return {MARK + "str": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode("ascii")}
+    return {PREFIX + "str": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode("ascii")}
 
 
 def _read_str(node: object) -> str:
@@ -190,7 +190,7 @@ _read_iso_date: Final = dt.date.fromisoformat
 
 
 def write_datetime(value: dt.datetime) -> Any:
-    return {MARK + "datetime": _moment(value)}
+    return {PREFIX + "datetime": _moment(value)}
 
 
 def _moment(value: dt.datetime | dt.time) -> Any:
@@ -246,11 +246,11 @@ def _read_zone(node: Any) -> dt.tzinfo | None:
     offset = microseconds * _MICROSECOND
     if name is None:
         return dt.timezone(offset)
-    return dt.timezone(offset, name if type(name) is str else _read_str(name[MARK + "str"]))
+    return dt.timezone(offset, name if type(name) is str else _read_str(name[PREFIX + "str"]))
 
 
 def write_date(value: dt.date) -> Any:
-    return {MARK + "date": value.isoformat()}
+    return {PREFIX + "date": value.isoformat()}
 
 
 def _read_timedelta(node: Any) -> dt.timedelta:
@@ -262,28 +262,28 @@ WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
     str: write_str,
     bool: _same,
     type(None): _same,
-    int: lambda value: value if value.bit_length() <= _PLAIN_INT_BITS else {MARK + "int": hex(value)},
-    float: lambda value: value if math.isfinite(value) else {MARK + "float": str(value)},
-    complex: lambda value: {MARK + "complex": [repr(value.real), repr(value.imag)]},
-    bytes: lambda value: {MARK + "bytes": base64.b64encode(value).decode("ascii")},
-    Decimal: lambda value: {MARK + "decimal": str(value)},
-    UUID: lambda value: {MARK + "uuid": str(value)},
+    int: lambda value: value if value.bit_length() <= _PLAIN_INT_BITS else {PREFIX + "int": hex(value)},
+    float: lambda value: value if math.isfinite(value) else {PREFIX + "float": str(value)},
+    complex: lambda value: {PREFIX + "complex": [repr(value.real), repr(value.imag)]},
+    bytes: lambda value: {PREFIX + "bytes": base64.b64encode(value).decode("ascii")},
+    Decimal: lambda value: {PREFIX + "decimal": str(value)},
+    UUID: lambda value: {PREFIX + "uuid": str(value)},
     dt.datetime: write_datetime,
     dt.date: write_date,
-    dt.time: lambda value: {MARK + "time": _moment(value)},
-    dt.timedelta: lambda value: {MARK + "timedelta": [value.days, value.seconds, value.microseconds]},
+    dt.time: lambda value: {PREFIX + "time": _moment(value)},
+    dt.timedelta: lambda value: {PREFIX + "timedelta": [value.days, value.seconds, value.microseconds]},
 }
 
 READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    MARK + "str": _read_str,
-    MARK + "int": lambda node: int(_text(node), 16),
-    MARK + "float": lambda node: _ODD_FLOATS[_text(node)],
-    MARK + "complex": _read_complex,
-    MARK + "bytes": lambda node: base64.b64decode(_text(node), validate=True),
-    MARK + "decimal": lambda node: Decimal(_text(node)),
-    MARK + "uuid": lambda node: UUID(_text(node)),
-    MARK + "datetime": _reader_of(dt.datetime.fromisoformat),
-    MARK + "date": lambda node: _read_iso_date(_text(node)),
-    MARK + "time": _reader_of(dt.time.fromisoformat),
-    MARK + "timedelta": _read_timedelta,
+    PREFIX + "str": _read_str,
+    PREFIX + "int": lambda node: int(_text(node), 16),
+    PREFIX + "float": lambda node: _ODD_FLOATS[_text(node)],
+    PREFIX + "complex": _read_complex,
+    PREFIX + "bytes": lambda node: base64.b64decode(_text(node), validate=True),
+    PREFIX + "decimal": lambda node: Decimal(_text(node)),
+    PREFIX + "uuid": lambda node: UUID(_text(node)),
+    PREFIX + "datetime": _reader_of(dt.datetime.fromisoformat),
+    PREFIX + "date": lambda node: _read_iso_date(_text(node)),
+    PREFIX + "time": _reader_of(dt.time.fromisoformat),
+    PREFIX + "timedelta": _read_timedelta,
 }

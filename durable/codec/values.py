@@ -20,9 +20,9 @@ from durable.codec.classes import (
     DAMAGED,
     ELEMENT,
     KEY,
-    MARK,
-    MARK_IN_TEXT,
     MAX_DEPTH,
+    PREFIX,
+    PREFIX_IN_TEXT,
     Path,
     Refused,
     check_hashes,
@@ -62,7 +62,7 @@ def encode_text(value: object, what: str, max_bytes: int) -> str:
         else:
             # A key that looks like a tag, or surrogates that JSON may have joined: rare, so check again. A text that is
             # too long already is refused: that of the walk is no shorter, and the walk takes long.
-            if len(text) <= max_bytes and (MARK_IN_TEXT in text or "\\ud" in text):
+            if len(text) <= max_bytes and (PREFIX_IN_TEXT in text or "\\ud" in text):
                 text = None
     if text is None:
         text = _walk(value, what, max_bytes)
@@ -158,20 +158,20 @@ class _Encoder:
         return [self.write(item, (path, index), depth) for index, item in enumerate(value)]
 
     def write_tuple(self, value: tuple[Any, ...], path: Path, depth: int) -> Any:
-        return {MARK + "tuple": self.write_list(value, path, depth)}
+        return {PREFIX + "tuple": self.write_list(value, path, depth)}
 
     def write_set(self, value: set[Any] | frozenset[Any], path: Path, depth: int) -> Any:
         check_hashes(value)
         # In the order of their text, so that equal sets give equal text in every process.
         elements = [self.write(item, (path, ELEMENT), depth) for item in value]
-        return {MARK + type(value).__name__: sorted(elements, key=to_json)}
+        return {PREFIX + type(value).__name__: sorted(elements, key=to_json)}
 
     def write_dict(self, value: dict[Any, Any], path: Path, depth: int) -> Any:
         if all(map(_is_plain_key, value)):
             return {key: self.write(item, (path, key), depth) for key, item in value.items()}
         check_hashes(value)
         return {
-            MARK + "dict": [
+            PREFIX + "dict": [
                 [self.write(key, (path, KEY), depth), self.write(item, (path, key), depth)]
                 for key, item in value.items()
             ]
@@ -181,9 +181,9 @@ class _Encoder:
         kind = type(value)
         name = class_name(kind)
         if kind.__members__.get(value.name or "") is value:
-            return {MARK + "enum": [name, value.name]}
+            return {PREFIX + "enum": [name, value.name]}
         if isinstance(value, Flag) and type(value.value) is int:
-            return {MARK + "flag": [name, self.write(value.value, path, depth)]}
+            return {PREFIX + "flag": [name, self.write(value.value, path, depth)]}
         raise Refused(f"it is not among the members of {name}", "pass a member of the enumeration")
 
     def write_named_tuple(self, value: Any, path: Path, depth: int) -> Any:
@@ -192,14 +192,14 @@ class _Encoder:
             raise Refused(*refusal(value))
         _refuse_stray(value, names)
         fields = self.write_fields(zip(names, value, strict=True), path, depth)
-        return {MARK + "named": [class_name(type(value)), fields]}
+        return {PREFIX + "named": [class_name(type(value)), fields]}
 
     def write_dataclass(self, value: Any, path: Path, depth: int) -> Any:
         name = class_name(type(value))
         names = [field.name for field in dataclasses.fields(value)]
         _refuse_stray(value, names)
         fields = self.write_fields(((field, _field(value, field)) for field in names), path, depth)
-        return {MARK + "dataclass": [name, fields]}
+        return {PREFIX + "dataclass": [name, fields]}
 
     def write_pydantic(self, value: Any, path: Path, depth: int) -> Any:
         # pydantic's own pickling contract. model_dump() would lose the types of the fields.
@@ -218,7 +218,7 @@ class _Encoder:
             None if part is None else self.write_dict(part, path, depth)
             for part in (state["__pydantic_extra__"], state["__pydantic_private__"])
         )
-        return {MARK + "pydantic": [name, fields, sorted(state["__pydantic_fields_set__"]), extra, private]}
+        return {PREFIX + "pydantic": [name, fields, sorted(state["__pydantic_fields_set__"]), extra, private]}
 
     def write_fields(self, fields: Iterable[tuple[str, Any]], path: Path, depth: int) -> Any:
         return {name: self.write(item, (path, name), depth) for name, item in fields}
@@ -261,7 +261,7 @@ def _stand_in(value: Any, kind: type) -> Any:
 
 
 def _is_plain_key(key: object) -> bool:
-    return type(key) is str and not key.startswith(MARK) and not has_surrogate_pair(key)
+    return type(key) is str and not key.startswith(PREFIX) and not has_surrogate_pair(key)
 
 
 def _field(value: object, name: str) -> Any:
@@ -298,7 +298,7 @@ def decode_text(text: str, what: str) -> Any:
         raise fault(what, None, f"it is {type(text).__name__} and not recorded text", DAMAGED, "read")
     try:
         tree = _DECODER.decode(text)
-        if MARK_IN_TEXT not in text:
+        if PREFIX_IN_TEXT not in text:
             return tree
         return _Decoder(what).read(tree, None)
     except ValueError as error:
@@ -326,7 +326,7 @@ class _Decoder:
         if type(node) is not dict:
             return node
         for key in node:
-            if key.startswith(MARK):
+            if key.startswith(PREFIX):
                 return self.read_tag(node, path)
         return {key: self.read(item, (path, key)) if type(item) in _CONTAINERS else item for key, item in node.items()}
 
@@ -456,15 +456,15 @@ class _Decoder:
 _Decode: TypeAlias = Callable[[_Decoder, Any, Path], Any]
 
 _DECODERS: Final[Mapping[str, _Decode]] = {
-    MARK + "tuple": _Decoder.read_tuple,
-    MARK + "set": _Decoder.read_set,
-    MARK + "frozenset": _Decoder.read_frozenset,
-    MARK + "dict": _Decoder.read_dict,
-    MARK + "enum": _Decoder.read_member,
-    MARK + "flag": _Decoder.read_flag,
-    MARK + "named": _Decoder.read_named_tuple,
-    MARK + "dataclass": _Decoder.read_dataclass,
-    MARK + "pydantic": _Decoder.read_pydantic,
+    PREFIX + "tuple": _Decoder.read_tuple,
+    PREFIX + "set": _Decoder.read_set,
+    PREFIX + "frozenset": _Decoder.read_frozenset,
+    PREFIX + "dict": _Decoder.read_dict,
+    PREFIX + "enum": _Decoder.read_member,
+    PREFIX + "flag": _Decoder.read_flag,
+    PREFIX + "named": _Decoder.read_named_tuple,
+    PREFIX + "dataclass": _Decoder.read_dataclass,
+    PREFIX + "pydantic": _Decoder.read_pydantic,
 }
 
 

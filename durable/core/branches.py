@@ -106,7 +106,7 @@ def _match(scope: Scope, kind: EntryKind, name: str, bodies: Bodies) -> _Fork:
         if kind == EntryKind.RACE:
             data["winner"] = None
         entry = scope.create(node, kind, data=data, status=EntryStatus.RUNNING)
-        scope.journal.mark(entry)
+        scope.journal.update(entry)
     elif entry.status != EntryStatus.COMPLETED and (changed := entry.data["branches"].keys() ^ bodies.keys()):
         scope.cursor.diverged(
             f'the {kind} "{node.location}" was begun with the branches [{_listed(entry.data["branches"], repr)}], the code '
@@ -222,7 +222,7 @@ class _Fork:
                 return
             self._set(name, status=_COMPLETED, output=output)
             if self.entry.kind == EntryKind.RACE:
-                self.journal.mark(self.entry, data={**self.entry.data, "winner": name})
+                self.journal.update(self.entry, data={**self.entry.data, "winner": name})
                 for other, branch in self.running.items():
                     branch.is_lost = other != name
 
@@ -259,7 +259,7 @@ class _Fork:
     def _set(self, name: str, **status: Any) -> None:
         with self.journal.lock:
             if status != self.statuses[name]:
-                self.journal.mark(
+                self.journal.update(
                     self.entry, data={**self.entry.data, "branches": {**self.statuses, name: dict(status)}}
                 )
 
@@ -296,7 +296,7 @@ class _Fork:
                     continue
                 if is_unsettled(entry):
                     if entry.status == EntryStatus.HELD:  # no person is asked any more
-                        self.journal.mark(entry, **asked_anew(entry))
+                        self.journal.update(entry, **asked_anew(entry))
                     lost = ErrorInfo(
                         "BranchCancelled", f'branch "{name}" lost its race during attempt {entry.attempts}'
                     )

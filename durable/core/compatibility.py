@@ -40,7 +40,7 @@ def marked_as_newer(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unmarked(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of an entry without that mark, so that all releases read it."""
+    """Return the data of an entry without that key, so that all releases read it."""
     return {name: value for name, value in data.items() if name != _MARK}
 
 

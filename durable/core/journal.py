@@ -1,9 +1,9 @@
 """The journal of one pass: the run's history as a tree, and the changes that are not committed yet.
 
-Owns every entry while a pass runs; must not access a store. Branches share it across threads. A branch that changes an
-entry does so and marks it under `lock`. `take_batch` copies and clears what is marked in one go, and `restore_batch`
-marks it again if the commit failed. An entry's `data` is replaced, never changed in place, so that a shallow copy is a
-snapshot.
+Owns every entry while a pass runs; must not access a store. Branches share it across threads, and
+change entries by `update`, under `lock`. `take_batch` copies and clears the changes in one go, and `restore_batch`
+brings them back if the commit failed. An entry's `data` is replaced, never changed in place, so that a shallow copy is
+a snapshot.
 """
 
 from __future__ import annotations
@@ -435,8 +435,8 @@ class Journal:
         found = [self._raised[each] for each in origins if each in self._raised]
         self.exception = found[0] if found else error
 
-    def mark(self, entry: EntryRecord, **columns: Any) -> None:
-        """Mark `entry`, with these changes, to be written by the next commit."""
+    def update(self, entry: EntryRecord, **columns: Any) -> None:
+        """Change columns of `entry`; the next commit writes it."""
         with self.lock:
             for name, value in columns.items():
                 setattr(entry, name, value)
@@ -444,12 +444,12 @@ class Journal:
             self._pending.deleted.pop(entry.location, None)
 
     def finish(self, entry: EntryRecord, **columns: Any) -> None:
-        """Mark `entry` as completed now."""
+        """Complete `entry` now."""
         with self.lock:
             if entry.finished_ordinal is None:
                 entry.finished_ordinal = self.next_ordinal()
             entry.completed_at = self.environment.now()
-            self.mark(entry, status=EntryStatus.COMPLETED, error=None, next_attempt_at=None, **columns)
+            self.update(entry, status=EntryStatus.COMPLETED, error=None, next_attempt_at=None, **columns)
 
     def prune(self, parent: Node, segment: str) -> None:
         """Delete all entries below the child `segment`, except completed steps whose rollback handler has not run,
@@ -476,7 +476,7 @@ class Journal:
             if not any(each.entry is not None for each in node.walk()):
                 del parent.children[segment]
             if parent.entry is not None and (data := with_pruned(parent.entry.data, pruned)) is not None:
-                self.mark(parent.entry, data=data)
+                self.update(parent.entry, data=data)
 
     def note_value(self, entry: EntryRecord) -> None:
         """Note a value that was just published. The one that it replaces goes, if all around that one is pruned."""
@@ -545,7 +545,7 @@ class Journal:
             for start in self._pending.changes.pop(ChildStart, ()):
                 entry = self.entry_at(start.child.location)
                 assert entry is not None, "a start and its entry are marked together"
-                self.mark(entry, data={name: value for name, value in entry.data.items() if name != "child"})
+                self.update(entry, data={name: value for name, value in entry.data.items() if name != "child"})
                 del self._started[start.run.id]
             gone: set[str] = set()  # groups that are not created either
             for change in self._pending.changes.pop(GroupChange, ()):
@@ -553,7 +553,7 @@ class Journal:
                     gone |= set() if change.new is None else {change.id}
                     # the entry was not pruned
                     if (entry := self.entry_at(change.starts[0].child.location)) is not None:
-                        self.mark(entry, data={**entry.data, "created": change.created - len(change.starts)})
+                        self.update(entry, data={**entry.data, "created": change.created - len(change.starts)})
                 elif change.id not in gone:  # it starts nothing, or replaces children that have ended
                     self.add(change)
 
@@ -753,7 +753,7 @@ class Journal:
             self.claims.committed([each.message_id for each in received])
 
     def restore_batch(self, batch: Batch, without: str | None = None) -> None:
-        """Mark the changes of a batch again, except the entry at `without`. The batch's commit certainly did not
+        """Bring back the changes of a batch, except the entry at `without`. The batch's commit certainly did not
         happen.
         """
         with self.lock:

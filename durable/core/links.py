@@ -141,7 +141,7 @@ def open_link(scope: Scope, name: str, timeout: timedelta | None, verify: str | 
         # answers; which function is called is said by the code, not by the records
         renewed = {**entry.data, **scope.environment.new_link()}
         renewed |= {"verify": verify_name(verify), "id": entry.data["id"]}
-        scope.journal.mark(entry, data=renewed)
+        scope.journal.update(entry, data=renewed)
         token = _token(scope, entry)
         scope.journal.add(_opened(entry, token))
         yield SAVE

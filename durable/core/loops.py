@@ -33,7 +33,7 @@ def loop(
         entry = scope.create(
             node, EntryKind.LOOP, data={"iteration": 0, "state": initial, "pruned": 0}, status=EntryStatus.RUNNING
         )
-        scope.journal.mark(entry)
+        scope.journal.update(entry)
     if entry.status != EntryStatus.COMPLETED:
         yield from _Loop(scope, node, entry, name, prune_interval, size, state is not None).run(body)
     scope.determinism.observe(entry)
@@ -104,7 +104,7 @@ class _Loop:
     def _advance(self, number: int, outcome: Continue) -> None:
         what = f'the state of loop "{self.name}"'
         state = self.scope.environment.encode(outcome.state, what, "state", self.entry.location)
-        self.journal.mark(
+        self.journal.update(
             self.entry,
             data={
                 **self.entry.data,
@@ -121,4 +121,4 @@ class _Loop:
             return
         for number in range(first, keep_from):
             self.journal.prune(self.node, iteration_segment(number))
-        self.journal.mark(self.entry, data={**self.entry.data, "pruned": keep_from})
+        self.journal.update(self.entry, data={**self.entry.data, "pruned": keep_from})

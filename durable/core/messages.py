@@ -378,7 +378,7 @@ def _record_completion(scope: Scope, entry: EntryRecord, message_id: str, respon
         if is_refused:
             done[REFUSED] = response
         records = [{**each, **done} if each["id"] == message_id else each for each in records]
-        scope.journal.mark(entry, data={**entry.data, "received": records})
+        scope.journal.update(entry, data={**entry.data, "received": records})
         scope.journal.add(MessageCompleted(message_id, response, is_refused))
     return True
 
@@ -391,7 +391,7 @@ def _settled_already(entry: EntryRecord, message_id: str) -> ValueError:
 def begin_wait(scope: Scope, wait: Wait, entry: EntryRecord, **more: Any) -> EntryRecord:
     """Write what the wait is into its entry, with `more` data."""
     deadline = wait.deadline(entry.created_at)
-    scope.journal.mark(
+    scope.journal.update(
         entry,
         data={
             "names": list(wait.queues(None)),

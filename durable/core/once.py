@@ -29,7 +29,7 @@ from durable.core.outcomes import (
     NotDone,
     Unknown,
     is_unsettled,
-    without_marks,
+    without,
 )
 from durable.core.records import AttemptRecord, EntryRecord, EntryStatus
 from durable.core.retries import members_of, retry_delay
@@ -62,12 +62,12 @@ class Question:
 
 def intent(journal: Journal, entry: EntryRecord, options: StepPolicy) -> dict[str, Any]:
     """Return what is recorded of an attempt before its call: its idempotency key, and how to ask about it later."""
-    mark: dict[str, Any] = {"key": idempotency_key(journal.run, entry.location)}
+    once: dict[str, Any] = {"key": idempotency_key(journal.run, entry.location)}
     if options.verify is not None:
         timeout = options.timeout_or(journal.environment.step_timeout)
         name = importable_name(options.verify) or ""
-        mark |= {"verify": name, "retries": options.verify_retries, "timeout": timeout}
-    return {**without_marks(entry, HELD), ONCE: mark}
+        once |= {"verify": name, "retries": options.verify_retries, "timeout": timeout}
+    return {**without(entry, HELD), ONCE: once}
 
 
 def is_not_done(error: Exception, options: StepPolicy) -> bool:
@@ -92,14 +92,14 @@ def hold(
     error: ErrorInfo | None = None,
     until: datetime | None = None,
 ) -> None:
-    """Mark the entry as held. `failure` is how the step fails if a person says so, or if nobody has by `until`."""
-    mark = {"reason": str(reason), "since": journal.environment.now().isoformat(), "failure": failure or EXHAUSTED}
+    """Hold the entry. `failure` is how the step fails if a person says so, or if nobody has by `until`."""
+    held = {"reason": str(reason), "since": journal.environment.now().isoformat(), "failure": failure or EXHAUSTED}
     with journal.lock:
-        journal.mark(
+        journal.update(
             entry,
             status=EntryStatus.HELD,
             error=error or entry.error,
-            data={**entry.data, HELD: mark},
+            data={**entry.data, HELD: held},
             next_attempt_at=until,
             **NO_OUTCOME,
         )
@@ -111,11 +111,11 @@ def commit_held(journal: Journal, entry: EntryRecord) -> Operation:
     until = entry.next_attempt_at
     if until is not None and until <= journal.environment.now():
         return  # the next pass fails it: nobody is asked
-    mark = entry.data[HELD]
+    held = entry.data[HELD]
     details = {
         "location": entry.location,
         "attempt": entry.attempts,
-        "reason": mark["reason"],
+        "reason": held["reason"],
         "error": entry.error or ErrorInfo("Exception", "unknown"),
         "until": until,
     }
@@ -124,12 +124,12 @@ def commit_held(journal: Journal, entry: EntryRecord) -> Operation:
 
 def hold_anew(journal: Journal, entry: EntryRecord) -> Operation:
     """Say again that a held step waits for a person, if its run has been copied, or was reopened after its end."""
-    mark = entry.data[HELD]
-    if COPIED not in mark:
+    held = entry.data[HELD]
+    if COPIED not in held:
         return
     with journal.lock:
-        known = {name: value for name, value in mark.items() if name != COPIED}
-        journal.mark(entry, data={**entry.data, HELD: known})
+        known = {name: value for name, value in held.items() if name != COPIED}
+        journal.update(entry, data={**entry.data, HELD: known})
         journal.note_held(entry)
     yield from commit_held(journal, entry)
 
@@ -149,7 +149,7 @@ def failed_by(entry: EntryRecord, *, is_decided: bool = False) -> dict[str, Any]
         failure = {**failure, UNSETTLED: True}
     return {
         "status": EntryStatus.EXHAUSTED,
-        "data": {**without_marks(entry, HELD), "failure": failure},
+        "data": {**without(entry, HELD), "failure": failure},
         "next_attempt_at": None,
     }
 
@@ -159,12 +159,12 @@ def not_begun(entry: EntryRecord) -> dict[str, Any]:
 
     It does not use up an attempt. A step without `once=True` is a plain one again.
     """
-    marks = (IN_DOUBT, HELD) if entry.data[IN_DOUBT] else (IN_DOUBT, HELD, ONCE)
+    gone = (IN_DOUBT, HELD) if entry.data[IN_DOUBT] else (IN_DOUBT, HELD, ONCE)
     is_first = entry.attempts == 0
     return {
         "status": EntryStatus.PENDING if is_first else EntryStatus.FAILED,
         "error": None if is_first else entry.error,
-        "data": without_marks(entry, *marks),
+        "data": without(entry, *gone),
         "next_attempt_at": None,
     }
 
@@ -175,7 +175,7 @@ def asked_anew(entry: EntryRecord) -> dict[str, Any]:
     No person is asked, and no failure of the step counts.
     """
     once = {name: value for name, value in entry.data[ONCE].items() if name != "asked"}
-    data = {**without_marks(entry, HELD, "failure"), ONCE: once}
+    data = {**without(entry, HELD, "failure"), ONCE: once}
     return {"status": EntryStatus.UNKNOWN, "data": data, "next_attempt_at": None}
 
 
@@ -189,7 +189,7 @@ def ask(journal: Journal, entry: EntryRecord, question: Question, *, is_concurre
         raise Park(due, doing=[asking(entry)])
     number = entry.data[ONCE].get("asked", 0) + 1
     if journal.commit_before_attempt:  # it may be what kills the worker
-        journal.mark(entry, data=_asked(entry, number))
+        journal.update(entry, data=_asked(entry, number))
         yield SAVE
     info = StepInfo(
         journal.run,
@@ -216,7 +216,7 @@ def ask(journal: Journal, entry: EntryRecord, question: Question, *, is_concurre
             times = "" if number == 1 else f" {number} times"
             return Unknown(f"verify has failed{times}: {ErrorInfo.of(error)}")
         retry_at = now + timedelta(seconds=retry_delay(question.policy, number))
-        journal.mark(entry, data=_asked(entry, number), next_attempt_at=retry_at)
+        journal.update(entry, data=_asked(entry, number), next_attempt_at=retry_at)
         yield Save(is_failure=True)
         raise Park(retry_at, doing=[asking(entry)]) from None
     return answer
@@ -283,13 +283,13 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
     if entry.status == EntryStatus.RUNNING:
         with journal.lock:
             note_attempt(journal, entry, error)
-            journal.mark(entry, status=EntryStatus.UNKNOWN, error=error, next_attempt_at=None)
+            journal.update(entry, status=EntryStatus.UNKNOWN, error=error, next_attempt_at=None)
         yield Save(is_failure=True)
 
     def record(value: Any) -> None:
         what = f'the output of step "{entry.location}", as verify has found it'
         output = journal.environment.encode(value, what, "output", entry.location)
-        entry.data = without_marks(entry, "failure")  # of a step that has failed before it was known
+        entry.data = without(entry, "failure")  # of a step that has failed before it was known
         journal.finish(entry, output=output)
 
     question = journal.questions.get(entry.location) or _recorded(journal, entry)
@@ -300,7 +300,7 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
         return True
     if isinstance(answer, NotDone):
         told = with_answer(entry.error, answer)
-        journal.mark(
+        journal.update(
             entry,
             status=EntryStatus.EXHAUSTED,
             error=told,

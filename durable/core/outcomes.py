@@ -1,4 +1,4 @@
-"""What is known of a step's attempt: the answers of `verify`, and the marks of a step that waits for a person.
+"""What is known of a step's attempt: the answers of `verify`, and what is recorded of a step that waits for a person.
 
 A step with `once=True` commits each attempt before it calls the function. If the function neither returns nor says that
 nothing has happened, nobody knows what it did: the outcome is unknown. `durable.core.once` asks `verify` about it.
@@ -104,11 +104,11 @@ def held_steps(entries: Iterable[EntryRecord]) -> tuple[HeldStep, ...]:
 
 
 def _held_step(entry: EntryRecord) -> HeldStep:
-    mark: dict[str, Any] = entry.data.get(HELD, {})
-    since = mark.get("since")
+    held: dict[str, Any] = entry.data.get(HELD, {})
+    since = held.get("since")
     return HeldStep(
         location=entry.location,
-        reason=str(mark.get("reason", HeldReason.EXHAUSTED)),
+        reason=str(held.get("reason", HeldReason.EXHAUSTED)),
         attempt=entry.attempts,
         since=entry.created_at if since is None else datetime.fromisoformat(since),
         error=entry.error,
@@ -140,6 +140,6 @@ def may_need_undoing(entry: EntryRecord) -> bool:
     return entry.is_compensable or ("rollback" in entry.data and is_unsettled(entry))
 
 
-def without_marks(entry: EntryRecord, *marks: str) -> dict[str, Any]:
+def without(entry: EntryRecord, *names: str) -> dict[str, Any]:
     """Return the entry's data without these keys."""
-    return {name: value for name, value in entry.data.items() if name not in marks}
+    return {name: value for name, value in entry.data.items() if name not in names}

@@ -78,7 +78,7 @@ class Asked:
         else:  # new, or a copy in another run, or imported
             ask = {"id": new["id"], "run": new["run"], "spec": spec}
             queue = queue_of(ask["id"], name)
-        scope.journal.mark(entry, data={**entry.data, "names": [queue], ASK: ask})
+        scope.journal.update(entry, data={**entry.data, "names": [queue], ASK: ask})
         scope.journal.add(
             QuestionAsked(
                 question_id=ask["id"],

@@ -84,7 +84,7 @@ def roll_back(journal: Journal, by: str | None = None) -> Operation:
 def _stopped_by(journal: Journal, entry: EntryRecord, error: ErrorInfo | None) -> Operation:
     """Stop if a child's compensation returned an error. The child's handlers have attempts of their own."""
     if error is not None:
-        journal.mark(entry, rollback_error=error)
+        journal.update(entry, rollback_error=error)
         yield Save(is_failure=True)
         _tell_failed(journal, entry, 1, None, error)
         raise RollbackFailed(entry.location, error)
@@ -103,7 +103,7 @@ def _compensate(journal: Journal, entry: EntryRecord, by: str | None) -> Operati
     try:
         yield _handler_call(journal, entry)
         data = entry.data if by is None else {**entry.data, "rollback": {**policy, "by": by}}
-        journal.mark(entry, data=data, rollback_completed_at=journal.environment.now(), rollback_error=None)
+        journal.update(entry, data=data, rollback_completed_at=journal.environment.now(), rollback_error=None)
         yield SAVE
     except ControlFlow:
         raise
@@ -161,7 +161,7 @@ def _failed(journal: Journal, entry: EntryRecord, error: Exception) -> Operation
         "retry_at": retry_at.isoformat() if retry_at else None,
         **({"uncounted": uncounted} if uncounted else {}),
     }
-    journal.mark(entry, data={**entry.data, "rollback": recorded}, rollback_completed_at=None, rollback_error=info)
+    journal.update(entry, data={**entry.data, "rollback": recorded}, rollback_completed_at=None, rollback_error=info)
     yield Save(is_failure=True)
     _tell_failed(journal, entry, attempts, retry_at, info)
     if retry_at is None:
@@ -214,7 +214,7 @@ def compensate(scope: Scope, reason: str) -> Operation:
         if entry is None:
             data = {"reason": reason[:_MAX_REASON], "handlers": len(left)}
             entry = scope.create(node, EntryKind.COMPENSATE, data=data, status=EntryStatus.RUNNING)
-            journal.mark(entry)
+            journal.update(entry)
         try:
             yield from roll_back(journal, by=entry.location)
         except Park as park:
@@ -224,7 +224,7 @@ def compensate(scope: Scope, reason: str) -> Operation:
             scope.journal.stop(failed)
         for each in journal.entries():
             if NOTHING in each.data.get("rollback", ()):
-                journal.mark(each, data=with_children_to_undo(each))
+                journal.update(each, data=with_children_to_undo(each))
         journal.finish(entry)
         yield SAVE
     scope.determinism.observe(entry)

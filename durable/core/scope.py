@@ -269,7 +269,7 @@ class Doubt:
             return
         with journal.lock:
             branches = [*_certain(fork, self.since), self._branch]
-            journal.mark(fork, data={**fork.data, _CERTAIN: {"of": self.since.isoformat(), "branches": branches}})
+            journal.update(fork, data={**fork.data, _CERTAIN: {"of": self.since.isoformat(), "branches": branches}})
 
     def _was_not_done(self, entry: EntryRecord) -> bool:
         told = entry.data.get(NOT_DONE)

@@ -36,7 +36,7 @@ def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime 
     if entry is None:
         deadline = moment if moment is not None else later(scope.environment.now(), duration or timedelta(), "a wait")
         entry = scope.create(node, EntryKind.SLEEP, data={"state": "pending", "deadline": deadline.isoformat()})
-        scope.journal.mark(entry)
+        scope.journal.update(entry)
         is_new = True
     elif entry.data["state"] != "pending":
         scope.determinism.observe(entry)
@@ -148,7 +148,7 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
     for within in [node, *node.walk()]:
         held = within.entry
         if held is not None and held.status == EntryStatus.HELD:  # the code does not wait for a person any more
-            scope.journal.mark(held, **(asked_anew(held) if is_unsettled(held) else failed_by(held)))
+            scope.journal.update(held, **(asked_anew(held) if is_unsettled(held) else failed_by(held)))
     yield from ()
 
 

@@ -193,7 +193,7 @@ class _Attempt:
                 yield from self._begin_with_slot(rate)
         self._start()
         if self.journal.commit_before_attempt or self.options.once:
-            self.journal.mark(self.entry)
+            self.journal.update(self.entry)
             yield SAVE
         elif self.options.atomic and self.scope.is_concurrent:
             yield SAVE  # commit earlier records first: the commit of this step writes its own record only
@@ -250,7 +250,7 @@ class _Attempt:
         due = entry.next_attempt_at
         if due is None or due > self.environment.now():
             raise held_park(entry)
-        self.journal.mark(self.entry, **failed_by(self.entry))
+        self.journal.update(self.entry, **failed_by(self.entry))
         yield Save(is_failure=True)
         self._tell(self.entry.error or ErrorInfo("Exception", "unknown"))
 
@@ -278,7 +278,7 @@ class _Attempt:
             if ONCE not in entry.data:  # begun by code that lacked once=True
                 entry.data = intent(self.journal, entry, self.options)
             if self.options.verify is not None:
-                self.journal.mark(
+                self.journal.update(
                     entry,
                     status=EntryStatus.UNKNOWN,
                     error=error,
@@ -307,7 +307,7 @@ class _Attempt:
             if self.scope.doubt is not None:
                 self.entry.data = {**self.entry.data, NOT_DONE: self.environment.now().isoformat()}
             if IN_DOUBT in self.entry.data:
-                self.journal.mark(self.entry, **not_begun(self.entry))
+                self.journal.update(self.entry, **not_begun(self.entry))
                 yield SAVE
                 return False
             yield from self._record_failure(error, _RETRY, is_noted=True)
@@ -358,7 +358,7 @@ class _Attempt:
             yield from acquired(self.journal, entry.location, [want])
         except Park:
             if LIMIT not in entry.data:  # so that whatever takes the step back gives up its place too
-                self.journal.mark(entry, data={**entry.data, LIMIT: want.label})
+                self.journal.update(entry, data={**entry.data, LIMIT: want.label})
             raise
         except DeadlockError as error:
             entry.data = {**entry.data, LIMIT: want.label}
@@ -373,7 +373,7 @@ class _Attempt:
         try:
             moment = yield from reserved(self.journal, entry.location, want, may_begin=may_begin)
         except Park as park:
-            self.journal.mark(entry, data=self._with_moment(want, park.deadline or now))
+            self.journal.update(entry, data=self._with_moment(want, park.deadline or now))
             if self.scope.is_concurrent:
                 yield SAVE  # another branch may run for long before this pass parks and commits
             raise
@@ -544,7 +544,7 @@ class _Attempt:
         with self.journal.lock:
             if not is_noted:
                 self._end_attempt(error)
-            self.journal.mark(
+            self.journal.update(
                 entry,
                 status=EntryStatus.FAILED if will_retry else EntryStatus.EXHAUSTED,
                 error=error,

@@ -353,7 +353,7 @@ class _Unawaited:
 
 
 class _Gathering:
-    """A save that includes everything that branches mark before it begins."""
+    """A save that includes all changes that branches make before it begins."""
 
     __slots__ = ("has_begun", "save")
 

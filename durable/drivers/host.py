@@ -95,7 +95,7 @@ class Host(Protocol):
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         """Run `call`, `record` and a commit in one transaction of the store's database.
 
-        `record` marks the step's entry. No other commit of the pass may write that entry before: it is not final yet.
+        `record` changes the step's entry. No other commit of the pass may write that entry before: it is not final yet.
         """
 
     def ask(self, question: Ask) -> Any:

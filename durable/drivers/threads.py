@@ -348,9 +348,9 @@ class LoopDelegate:
             vars(self._executor)["submit"] = self._submit_in_turn
 
     def _submit_in_turn(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        self._asked.add(mark := object())
+        self._asked.add(call := object())
         future = self._submit_to(self._in_turn, function, *args, **options)
-        future.add_done_callback(lambda _: self._asked.discard(mark))
+        future.add_done_callback(lambda _: self._asked.discard(call))
         return future
 
     def _in_turn(self, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
@@ -437,7 +437,7 @@ def _as_by_asgiref(
     context: contextvars.Context, loop: asyncio.AbstractEventLoop, call: Callable[[], Outcome[Result]]
 ) -> Outcome[Result]:
     assert _restore_context is not None, "without it there is no executor"
-    _restore_context(context)  # asgiref's own variables have a mark of their thread
+    _restore_context(context)  # asgiref's own variables know their thread
     known: Any = SyncToAsync.threadlocal
     known.main_event_loop, known.main_event_loop_pid = loop, os.getpid()
     return call()

@@ -157,7 +157,7 @@ os.register_at_fork(after_in_child=_abandon_inherited_sessions)
 def _abandon(connection: BaseDatabaseWrapper) -> None:
     _inherited.append(connection.connection)
     connection.connection = None
-    # After a fork within a transaction, the wrapper has its marks as well.
+    # After a fork within a transaction, the wrapper has its state as well.
     connection.in_atomic_block = False
     connection.savepoint_ids = []
     connection.needs_rollback = False
@@ -193,7 +193,7 @@ def abandon_transactions() -> None:
             connection.in_atomic_block or connection.errors_occurred or not connection.get_autocommit()
         ):
             connection.close()
-            del connections[connection.alias]  # and with it the marks of the transaction
+            del connections[connection.alias]  # and with it the state of the transaction
 
 
 def close_broken_connections() -> None:

@@ -432,10 +432,10 @@ class RefusingJournal(Journal):
             self._refuse(kind, node.location)
         return super().create(scope, segment, node, kind, **columns)
 
-    def mark(self, entry: EntryRecord, **columns: Any) -> None:
+    def update(self, entry: EntryRecord, **columns: Any) -> None:
         if entry.kind not in self._INSERTED and not (entry.kind in self._FORKS and "status" not in columns):
             self._refuse(entry.kind, entry.location)
-        super().mark(entry, **columns)
+        super().update(entry, **columns)
 
     def _refuse(self, kind: str, location: str) -> NoReturn:
         self.not_answered.append(OperationAt(kind, location))

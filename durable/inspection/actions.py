@@ -1,4 +1,4 @@
-"""Operators' verbs: searches of the audit log, marks on a run's time axis, what a verb means beyond the run's state,
+"""Operators' verbs: searches of the audit log, those on a run's time axis, what a verb means beyond the run's state,
 saved views.
 
 A search by run, bulk, user or time follows an index. Any other condition is checked on a bounded number of rows, the
@@ -147,21 +147,21 @@ _DONE: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ShownAction:
     """An operator's verb on the run, for display: "recovered by ada: the bank is back"."""
 
     title: str
     at: datetime
 
 
-def read_marks(run: Run, now: datetime) -> list[Mark]:
+def read_actions(run: Run, now: datetime) -> list[ShownAction]:
     """Return the operators' verbs on the run before its end, in order, at most 50; one statement."""
     found = OperatorAction.objects.using(read_alias()).filter(
         run_id=run.id, outcome=ActionOutcome.DONE, action__in=list(_DONE)
     )
     before = (run.finished_at or now) + _AT_ONCE
     chosen = found.filter(created_at__lte=before).order_by("created_at", "id")[:_MOST]
-    return [Mark(title=_title(each), at=each.created_at) for each in chosen]
+    return [ShownAction(title=_title(each), at=each.created_at) for each in chosen]
 
 
 def _title(action: OperatorAction) -> str:

@@ -127,9 +127,9 @@ class Masked(Func):
     output_field = CharField()
 
     def as_sqlite(self, compiler: Any, connection: Any, **extra_context: Any) -> Any:  # noqa: ARG002  # Django's
-        """Replace digit by digit, then the longer runs of marks: SQLite has no regular expressions to replace with.
+        """Replace digit by digit, then the longer runs of them: SQLite has no regular expressions to replace with.
 
-        The mark is one that no location has, so that a "#" of a name beside a number stays.
+        The character is one that no location has, so that a "#" of a name beside a number stays.
         """
         [expression] = self.get_source_expressions()
         for digit in "0123456789":
@@ -486,9 +486,9 @@ def title_of(path: str, iteration: str = "") -> str:
     else:
         if last.endswith("~v0"):  # the first value under its name
             return " / ".join([*map(unescape, around), value_name(last)])
-        name, mark, number = last.partition("~")  # a send's segment has a mark and a number
+        name, tilde, number = last.partition("~")  # a send's segment has a tilde and a number
         number = number.removeprefix("v")
-        title = f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(last)
+        title = f"{unescape(name)} {int(number) + 1}" if tilde and number.isdigit() else unescape(last)
     return " / ".join([*map(unescape, around), title])
 
 

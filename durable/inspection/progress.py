@@ -66,7 +66,7 @@ def progress_of(run: Run, now: datetime | None = None) -> Progress:
         found["failed_attempts"],
     ]
     running = activities_of_runs([run], now or timezone.now())[run.id]
-    row += [mark for each in running for mark in (each.key[1], each.stack_taken_at, each.abandon_asked_at)]
+    row += [value for each in running for value in (each.key[1], each.stack_taken_at, each.abandon_asked_at)]
     # Begins and ends of entries, and starts of children, are numbered from 0 on, without a gap.
     numbered = max(found["begun"] or 0, found["finished"] or 0) + 1 if found["entries"] else 0
     return Progress(

@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 
 from durable.core.location import is_within
 from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
-from durable.inspection.actions import Mark, read_marks
+from durable.inspection.actions import ShownAction, read_actions
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.forks import FORKS, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.places import GRAVITY, HAS_FAILED, PlaceNode, Record, build_place_tree, read_places
@@ -119,7 +119,7 @@ class Timeline:
 
     axis: TimeAxis
     rows: Sequence[Row]
-    marks: Sequence[Mark] = ()
+    actions: Sequence[ShownAction] = ()
     left_out: int = 0
     attempts_left_out: int = 0
     is_sampled: bool = False
@@ -173,8 +173,8 @@ def build_timeline(
         rows.add(node, 0)
     shown = _chosen(rows.found, opened)
     notes = read_iterations(run.id, top)
-    marks = read_marks(run, now)
-    moments = [mark.at for mark in marks]
+    actions = read_actions(run, now)
+    moments = [each.at for each in actions]
     drawn = [row for row, _ in shown]
     for row, node in shown:
         row.spans = list(rows.spans(row, node))
@@ -185,7 +185,7 @@ def build_timeline(
     return Timeline(
         axis=time_axis(begins_at, ends_at, work, is_folded=is_folded),
         rows=drawn,
-        marks=marks,
+        actions=actions,
         left_out=len(rows.found) - len(shown),
         attempts_left_out=attempts.left_out,
         is_sampled=not read.is_exact,

@@ -151,7 +151,7 @@ _SCANS: Final = {"workflow": workflows_of_runs, "queue": queues_of_due_runs, "wo
 
 
 _ENDS: Final = ("completed", "failed", "cancelled")  # columns
-MOST_MARKS: Final = 20  # of each kind
+MOST_ANNOTATIONS: Final = 20  # of each kind
 _ACTIONS: Final = 200  # rows of the audit log to search for bulks
 
 
@@ -192,7 +192,7 @@ class Throughput(Bar):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeMark:
+class Annotation:
     """Something that may explain a change: a build that appeared (`kind` "deploy"), or an operator's bulk ("bulk").
 
     `title` is the build, what the bulk did, or the verb that an operator applied to the bulk. `bulk_id` is the bulk's
@@ -224,11 +224,11 @@ def ended_in_last_day(now: datetime, workflows: Sequence[str]) -> dict[str, Bar]
     return {name: Bar(begins=day.begin, **found.get(name, {})) for name in workflows}
 
 
-def marks_of(throughput: Throughput) -> list[TimeMark]:
+def annotations_of(throughput: Throughput) -> list[Annotation]:
     """Return the deploys and the bulks of the chart's time, in their order; at most three statements."""
     found = [
-        TimeMark(kind="deploy", at=each.first_seen_at, title=each.name)
-        for each in builds(throughput.begins, throughput.end, most=MOST_MARKS)
+        Annotation(kind="deploy", at=each.first_seen_at, title=each.name)
+        for each in builds(throughput.begins, throughput.end, most=MOST_ANNOTATIONS)
     ]
     actions = OperatorAction.objects.using(read_alias()).filter(
         bulk_id="", created_at__gte=throughput.begins, created_at__lt=throughput.end
@@ -238,10 +238,12 @@ def marks_of(throughput: Throughput) -> list[TimeMark]:
     )
     bulks = bulks_among({run_id for run_id, *_ in rows if run_id})
     found += [
-        TimeMark(kind="bulk", at=at, title=detail.removesuffix(", by this run") or verb_in_words(verb), bulk_id=run_id)
+        Annotation(
+            kind="bulk", at=at, title=detail.removesuffix(", by this run") or verb_in_words(verb), bulk_id=run_id
+        )
         for run_id, at, verb, detail in rows
         if run_id in bulks
-    ][:MOST_MARKS]
+    ][:MOST_ANNOTATIONS]
     return sorted(found, key=lambda each: each.at)
 
 

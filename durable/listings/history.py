@@ -65,11 +65,11 @@ class Held(Shape):
 
 
 def _held(entry: EntryRow) -> Any:
-    mark = whole_data(entry).get(HELD)
-    if mark is None or entry.metadata.status != EntryStatus.HELD:
+    held = whole_data(entry).get(HELD)
+    if held is None or entry.metadata.status != EntryStatus.HELD:
         return None
-    since = datetime.fromisoformat(mark["since"])
-    return SimpleNamespace(reason=mark["reason"], since=since, until=entry.metadata.next_attempt_at)
+    since = datetime.fromisoformat(held["since"])
+    return SimpleNamespace(reason=held["reason"], since=since, until=entry.metadata.next_attempt_at)
 
 
 class Entry(Shape):
@@ -478,8 +478,8 @@ class TimelineRow(Shape):
     spans: list[TimelineSpan]
 
 
-class TimelineMark(Shape):
-    """A mark of an operator's verb."""
+class TimelineAction(Shape):
+    """An operator's verb on the run."""
 
     at: datetime
     title: str
@@ -499,7 +499,7 @@ class Timeline(Shape):
     ends_at: datetime = field("axis.ends_at")
     gaps: list[TimelineGap] = field("axis.gaps")
     rows: list[TimelineRow]
-    marks: list[TimelineMark]
+    actions: list[TimelineAction]
     left_out: int = field(help="Rows that were too many; none of them has failed.")
     attempts_left_out: int = field(help="Older failed attempts, which are counted only.")
     is_sampled: bool = field(help="Durations are those of some entries; numbers are exact.")

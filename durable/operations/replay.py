@@ -53,7 +53,7 @@ from durable.operations.replay_plan import (
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
 from durable.store.recovery import cancelled_children, members
-from durable.store.surveys import mark_of
+from durable.store.surveys import revision_of
 
 _SHORT: Final = 1_000  # the most entries, and messages, of a run that is read whole
 _MOST_COMPENSATED: Final = 1_000  # compensated steps; with more, the history is read whole
@@ -138,9 +138,9 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         return _of_whole(at, run, location, entries, surveyor.messages(), is_given=is_given)
     if run.lease_expires_at is None:
         surveyor.find_landmarks(run)
-        mark = None
+        revision = None
     else:
-        mark = surveyor.mark()
+        revision = surveyor.revision()
     known = {each.location: each for each in surveyor.entries(_and_around([location]))}
     if location not in known and (first := surveyor.first_within(location)) is not None:
         known[first.location] = first
@@ -192,7 +192,7 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         messages=messages,
         unsettled=unsettled_of(regions, surveyor.unfinished_steps(), without=kept),
         running=[each for each in surveyor.running_steps(regions) if each != kept] if is_leased(run, at.now()) else (),
-        hash=hash_of(run, location, mark),
+        hash=hash_of(run, location, revision),
         not_given=not_given,
         starts=starts,
     )
@@ -412,7 +412,7 @@ def _planned(
         if plan_hash is None:
             raise
         raise StalePlanError(run.id, location) from None  # the location existed when the plan was made
-    if plan_hash is not None and plan_hash != hash_of(run, location, mark_of(entries)):
+    if plan_hash is not None and plan_hash != hash_of(run, location, revision_of(entries)):
         raise StalePlanError(run.id, location)
     relatives, now = relatives_of(at, replay), at.now()
     refusals = refusals_of(replay, relatives, running_steps(replay.history), now)

@@ -23,7 +23,7 @@ from durable.core.rewind.replay import Replay
 from durable.core.rewind.rewinding import Region
 from durable.core.words import Sentence, gettext_noop
 from durable.store.base import Store
-from durable.store.surveys import Listed, Mark, Survey, mark_of, survey_of
+from durable.store.surveys import Listed, Revision, Survey, revision_of, survey_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +267,7 @@ def outlook_of(
         returned=returned[:SHOWN],
         messages=len(returned),
         running=running_steps(replay.history),
-        hash=hash_of(replay.run, replay.target, mark_of(entries)),
+        hash=hash_of(replay.run, replay.target, revision_of(entries)),
         not_given=not_given,
         starts=starts,
         unsettled=unsettled_of(
@@ -436,14 +436,14 @@ def _notes(replay: Replay, not_compensated: Listed, relatives: Relatives) -> Ite
         yield Sentence(text, state=Sentence(replay.run.state))
 
 
-def hash_of(run: RunRecord, target: str, mark: Mark | None) -> str:
+def hash_of(run: RunRecord, target: str, revision: Revision | None) -> str:
     """Return 32 hexadecimal digits that identify what an operator saw: the location, and the history behind the plan.
 
     A history changes in two ways. A pass writes it, and a pass begins with a claim, which raises the run's fence. A
     verb, a message from outside or a migration that renames an operation raises `change_seq`. So these two identify the
-    history of a run that no worker has. A worker's commits change neither: then the `mark` of the history is needed.
+    history of a run that no worker has. A worker's commits change neither: then the `revision` of the history counts.
     """
     if run.lease_expires_at is None:
-        mark = None
-    text = json.dumps([run.id, target, run.state, run.fence, run.change_seq, mark])
+        revision = None
+    text = json.dumps([run.id, target, run.state, run.fence, run.change_seq, revision])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

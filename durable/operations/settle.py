@@ -18,7 +18,7 @@ from durable.core.causes import MAX_PLACE, numberless, place_of
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError
 from durable.core.location import display_location, listed
 from durable.core.once import failed_by, not_begun
-from durable.core.outcomes import HELD, SAID_BY, HeldStep, held_steps, is_unsettled, without_marks
+from durable.core.outcomes import HELD, SAID_BY, HeldStep, held_steps, is_unsettled, without
 from durable.core.places import Place
 from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord, RunState
 from durable.core.rewind.recovery import may_be_tried, tried_once_more
@@ -210,7 +210,7 @@ def _done(entry: EntryRecord, ordinal: int, output: str, given: dict[str, str], 
         status=EntryStatus.COMPLETED,
         output=output,
         error=None,
-        data={**without_marks(entry, HELD), "given": given},
+        data={**without(entry, HELD), "given": given},
         next_attempt_at=None,
         last_attempt_at=None,  # no attempt has completed it: as where an output is given in a replay
         completed_at=now,
@@ -222,7 +222,7 @@ def _again(entry: EntryRecord, now: datetime) -> EntryRecord:
     """Return a held step of which a person says that it was not done: it is tried again at once."""
     if not is_unsettled(entry):
         return tried_once_more(entry)
-    told = replace(entry, data={**without_marks(entry, HELD), NOT_DONE: now.isoformat()})
+    told = replace(entry, data={**without(entry, HELD), NOT_DONE: now.isoformat()})
     if IN_DOUBT in told.data:
         return replace(told, **not_begun(told))
     return replace(told, status=EntryStatus.FAILED, next_attempt_at=now)

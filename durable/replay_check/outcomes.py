@@ -38,14 +38,14 @@ class RecordsJournal(RefusingJournal):
         super().__init__(*args, **options)
         self.failed_branches: list[tuple[str, ErrorInfo]] = []
 
-    def mark(self, entry: EntryRecord, **columns: Any) -> None:
+    def update(self, entry: EntryRecord, **columns: Any) -> None:
         if entry.kind in self._FORKS and "data" in columns:
             before = entry.data["branches"]
             for name, now in columns["data"]["branches"].items():
                 is_new = now["status"] == EntryStatus.FAILED and before.get(name) != now
                 if is_new and not now["origins"]:
                     self.failed_branches.append((join(entry.location, escape(name)), ErrorInfo(*now["error"])))
-        super().mark(entry, **columns)
+        super().update(entry, **columns)
 
     def forget(self) -> None:
         """Release the history, which the frames of an ended pass would keep in memory until the next garbage

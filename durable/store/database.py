@@ -211,7 +211,7 @@ class DatabaseStore(
                 assert after.wake_at is not None, "a change that drops children makes the run due"
                 self._drop(after, change.dropped_children, after.wake_at)
             for group_change in row_rules.group_changes(change):
-                child_rules.mark(self._children, run_id, group_change)
+                child_rules.record_decisions(self._children, run_id, group_change)
             if change.dropped_groups:
                 self._end_dropped(after, now)
             if change.deleted:

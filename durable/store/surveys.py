@@ -48,14 +48,14 @@ class Survey:
     has_children: bool = False
 
 
-class Mark(tuple[int, ...]):
+class Revision(tuple[int, ...]):
     """Numbers that change whenever an entry of the history begins, ends, fails or is undone."""
 
     __slots__ = ()
 
 
-def mark_of(entries: Iterable[EntryRecord]) -> Mark:
-    """Return the mark of a history in memory."""
+def revision_of(entries: Iterable[EntryRecord]) -> Revision:
+    """Return the revision of a history in memory."""
     number = newest = attempts = ends = last = undone = running = 0
     for each in entries:
         number += 1
@@ -66,7 +66,7 @@ def mark_of(entries: Iterable[EntryRecord]) -> Mark:
         if each.finished_ordinal is not None:
             ends += 1
             last = max(last, each.finished_ordinal)
-    return Mark((number, newest, attempts, running, ends, last, undone))
+    return Revision((number, newest, attempts, running, ends, last, undone))
 
 
 def survey_of(history: Rewind, most: int) -> Survey:
@@ -104,8 +104,8 @@ class Sort(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         kind = text.rstrip("!")
-        marks = len(text) - len(kind)
-        return cls(kind, is_handled=marks > 0, is_compensable=marks > 1)
+        raised = len(text) - len(kind)
+        return cls(kind, is_handled=raised > 0, is_compensable=raised > 1)
 
 
 class Stretch(NamedTuple):

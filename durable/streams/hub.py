@@ -251,7 +251,7 @@ class Hub:
             self._look([stream])
 
     def _look_again(self) -> None:
-        """Look whether streams have ended whose end mark does not come.
+        """Look whether streams have ended whose end marker does not come.
 
         With Redis it has until the next look to come, behind the last chunks.
         """

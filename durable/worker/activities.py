@@ -9,8 +9,8 @@ thread, so the frames may have moved on by the time they are formatted. It must 
 names only files, lines and functions.
 
 A run whose step cannot be interrupted is given up: other workers may claim it, and this one writes no more. The attempt
-is recorded as begun, with a mark, so that the next pass settles it as failed by the step's own policy, like an attempt
-whose worker died. Earlier uncommitted records of the pass (a checkpoint, a begun loop, an ephemeral step) are written
+is recorded as begun, with a reason, so that the next pass settles it as failed by the step's own policy, like one whose
+worker died. Earlier uncommitted records of the pass (a checkpoint, a begun loop, an ephemeral step) are written
 too: otherwise the code would not fit the history. Steps running in other branches are recorded as begun as well. They
 continue in their threads, but their results are not recorded any more. So these attempts count, and a step without
 retries is not called a second time while the first call runs.
@@ -360,15 +360,15 @@ def _saved(steps: Sequence[timed_step]) -> list[SavedDetails]:
     return [saved for each in progress if each is not None and (saved := each.newest()) is not None]
 
 
-def _begun(step: timed_step, mark: str) -> EntryRecord:
-    """Return the attempt's entry as begun, with a mark that says what happened to the attempt."""
+def _begun(step: timed_step, reason: str) -> EntryRecord:
+    """Return the attempt's entry as begun, with the key that says what happened to the attempt."""
     entry = step.call.entry
     assert entry is not None
     return replace(
         entry,
         status=EntryStatus.RUNNING,
         attempts=step.info.attempt,
-        data={**entry.data, mark: True, **({ATOMIC: True} if step.call.record is not None else {})},
+        data={**entry.data, reason: True, **({ATOMIC: True} if step.call.record is not None else {})},
         output=None,  # the function may just have returned
         completed_at=None,
         finished_ordinal=None,

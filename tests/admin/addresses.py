@@ -73,7 +73,7 @@ PAGES: Mapping[str, Address] = {
     "bulk": Address(get=_also("operate_run"), data={"verb": "cancel", "id": ["run"]}),
     "save_view": Address(data={"name": "mine"}),
     "delete_view": Address(("{view}",), post=_also("share_savedview")),  # of somebody else
-    "mark": Address(("{cause}", "mute"), get=_also("operate_run")),
+    "save_cause": Address(("{cause}", "mute"), get=_also("operate_run")),
     "queue_hold": Address(("default", "pause"), get=_also("pause_queue")),
     "workflow_hold": Address(("tests.switched", "hold"), get=_also("hold_workflow")),
     "limit_act": Address(("carrier", "take-back"), get=_also("change_limit")),

@@ -61,7 +61,7 @@ REASON = "rejected by the shopkeeper"
 OF_DJANGO = 'alt="Search"'  # not marked in Django's own template
 #: Addresses that answer with no page, or only to a POST.
 WITHOUT_A_PAGE = frozenset(
-    {"names", "raw", "export", "lead", "save_view", "delete_view", "mark", "autocomplete", "live", "stream"}
+    {"names", "raw", "export", "lead", "save_view", "delete_view", "save_cause", "autocomplete", "live", "stream"}
     | {"bulk_live"}
 )
 

@@ -218,14 +218,14 @@ def test_the_chart_of_a_cause_shows_a_day_a_week_or_a_month(
 
 
 def test_a_muted_cause_is_no_longer_on_the_overview(failed: str, operator: Client) -> None:
-    answer = operator.post(url("mark", failed, "mute"), {"reason": "the bank knows"}, follow=True)
+    answer = operator.post(url("save_cause", failed, "mute"), {"reason": "the bank knows"}, follow=True)
     assert "It is muted." in answer.content.decode()
     cause = Cause.objects.get(fingerprint=failed)
     assert (cause.muted_at is not None, cause.muted_by) == (True, "ada")
     assert "GatewayTimeout" not in read(operator, OVERVIEW)
     everything = read(operator, url("causes"))
     assert everything.index("CriticalError") < everything.index("Muted") < everything.index("GatewayTimeout")
-    operator.post(url("mark", failed, "unmute"))
+    operator.post(url("save_cause", failed, "unmute"))
     assert "GatewayTimeout" in read(operator, OVERVIEW)
     logged = OperatorAction.objects.order_by("id").values_list("action", "outcome", "reason", "actor_label")
     assert list(logged) == [("mute", "done", "the bank knows", "ada"), ("unmute", "done", "", "ada")]
@@ -237,7 +237,7 @@ def test_a_muted_cause_is_no_longer_on_the_overview(failed: str, operator: Clien
 def test_a_note_tells_other_operators_that_somebody_looks_at_a_cause(
     failed: str, operator: Client, log_in: Callable[..., Client]
 ) -> None:
-    address, text = url("mark", failed, "note"), "being looked at <3:10>"
+    address, text = url("save_cause", failed, "note"), "being looked at <3:10>"
     operator.post(address, {"note": "mine"})
     operator.post(address, {"note": ""})
     cause = Cause.objects.get(fingerprint=failed)
@@ -265,8 +265,8 @@ def test_without_failed_runs_there_are_no_causes(stage: Stage, operator: Client)
 
 
 def test_a_cause_that_does_not_exist_cannot_be_muted(stage: Stage, operator: Client) -> None:
-    assert operator.post(url("mark", "0" * 16, "mute")).status_code == 404
-    assert operator.post(url("mark", "0" * 16, "praise")).status_code == 404
+    assert operator.post(url("save_cause", "0" * 16, "mute")).status_code == 404
+    assert operator.post(url("save_cause", "0" * 16, "praise")).status_code == 404
     assert list(OperatorAction.objects.values_list("action", "outcome")) == [("mute", "invalid")]
 
 
@@ -281,7 +281,7 @@ def test_a_user_who_may_only_see_runs_gets_no_pattern_and_no_verbs(failed: str, 
     assert "In the list" in read(viewer, OVERVIEW)
     assert viewer.get(retry_url(failed)).status_code == 403
     assert OperatorAction.objects.count() == 0
-    assert viewer.post(url("mark", failed, "mute")).status_code == 403
+    assert viewer.post(url("save_cause", failed, "mute")).status_code == 403
     assert list(OperatorAction.objects.values_list("action", "outcome")) == [("mute", "denied")]
 
 

@@ -27,7 +27,7 @@ from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.selection import Filtered
 from durable.inspection.tree import history_tree
 from durable.inspection.workers import worker_overview
-from durable.inspection.workflows import count_by_state, last_hour_and_day, marks_of
+from durable.inspection.workflows import annotations_of, count_by_state, last_hour_and_day
 from durable.models import Build, Run
 from durable.notifier import redis_clients, registry
 from durable.operations import bulk
@@ -286,9 +286,9 @@ def test_deploys_and_bulks_are_marked_in_their_time(stage: Stage) -> None:
     with acting_as(Actor("cli", label="ada")):
         operations.pause("run")  # alone: no mark
         bulk.apply("resume", ["run"])
-    found = marks_of(last_hour_and_day(stage.now)[0])
+    found = annotations_of(last_hour_and_day(stage.now)[0])
     assert [(each.kind, each.title) for each in found] == [("deploy", "7f3a"), ("bulk", "resume 1 run")]
-    assert [each.title for each in marks_of(last_hour_and_day(stage.now)[1])][:2] == ["old", "7f3a"]
+    assert [each.title for each in annotations_of(last_hour_and_day(stage.now)[1])][:2] == ["old", "7f3a"]
 
 
 def test_a_verb_on_a_bulk_is_a_mark_with_words(stage: Stage) -> None:
@@ -301,7 +301,7 @@ def test_a_verb_on_a_bulk_is_a_mark_with_words(stage: Stage) -> None:
         stage.advance(seconds=30)
         stage.run("many")
         go_on("many")
-    assert [each.title for each in marks_of(last_hour_and_day(stage.now)[0])] == ["recover 2 runs", "go on"]
+    assert [each.title for each in annotations_of(last_hour_and_day(stage.now)[0])] == ["recover 2 runs", "go on"]
 
 
 class TestTheTree:

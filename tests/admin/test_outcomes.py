@@ -200,14 +200,14 @@ class TestARecovery:
         stage.advance(minutes=4)
         run = stage.settle("run")
         with pytest.raises(InvalidTransitionError), acting_as(Actor("cli", label="ada")):
-            operations.recover("run")  # refused: no mark
+            operations.recover("run")  # refused: not shown
         drawn = build_timeline(run, stage.now, is_folded=False)
-        [mark] = drawn.marks
-        assert mark.title == "recovered by ada: bank is back"
-        assert drawn.axis.position(mark.at) == pytest.approx(0.5, abs=0.05)
+        [action] = drawn.actions
+        assert action.title == "recovered by ada: bank is back"
+        assert drawn.axis.position(action.at) == pytest.approx(0.5, abs=0.05)
         page = text_of(operator.get(url("change", "run")))
         assert "recovered by ada: bank is back" in page
-        assert page.count('class="durable-fall-mark"') == 1
+        assert page.count('class="durable-fall-action"') == 1
 
 
 class TestACompensation:

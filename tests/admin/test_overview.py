@@ -209,7 +209,7 @@ def test_the_index_leads_to_the_overview_and_says_what_needs_a_person(stage: Sta
         assert badge().startswith("Durable 2 2 causes of failure need a person")
     assert len(one) == len(two)
     for cause in Failure.objects.values_list("cause__fingerprint", flat=True):
-        operator.post(url("mark", cause, "mute"))
+        operator.post(url("save_cause", cause, "mute"))
     assert badge() == "Durable Nothing needs a person"
 
 
@@ -483,9 +483,9 @@ def test_the_overview_says_that_it_is_behind(stage: Stage, operator: Client) -> 
 def test_a_deploy_is_marked_where_it_was(figures: None) -> None:
     Build.objects.create(name="7f3a", first_seen_at=NOW - timedelta(minutes=28, seconds=30))
     hour, _ = ended_charts(NOW)
-    [mark] = hour.marks
-    assert (mark.title, mark.when, mark.url) == ("deploy 7f3a", "11:44", "")
-    assert float(mark.x) == pytest.approx(hour.width / 2, abs=1)
+    [deploy] = hour.annotations
+    assert (deploy.title, deploy.when, deploy.url) == ("deploy 7f3a", "11:44", "")
+    assert float(deploy.x) == pytest.approx(hour.width / 2, abs=1)
 
 
 def test_the_overview_tells_it_in_words_as_well(stage: Stage, operator: Client) -> None:

@@ -13,7 +13,7 @@ from django.test import override_settings
 
 from durable import Break, Context, Continue, CriticalError, get_run, workflow
 from durable.api import broadcaster, changes
-from durable.api.changes import UNKNOWN, KnownEntry, Marks, ReaderState
+from durable.api.changes import UNKNOWN, Digests, KnownEntry, ReaderState
 from durable.listings.problems import ProblemError
 from durable.models import Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
@@ -286,9 +286,9 @@ def test_it_knows_what_was_put_in(seed: int) -> None:
     chance = random.Random(seed)
     state, plain = ReaderState(), dict[int, KnownEntry]()
     for _ in range(1500):
-        key, mark = chance.randrange(1, 2000), chance.choice([UNKNOWN, chance.randrange(2**63)])
-        state.put(key, mark, f"place {key} \ud800")
-        plain[key] = KnownEntry(key, mark, f"place {key} \ud800")
+        key, digest = chance.randrange(1, 2000), chance.choice([UNKNOWN, chance.randrange(2**63)])
+        state.put(key, digest, f"place {key} \ud800")
+        plain[key] = KnownEntry(key, digest, f"place {key} \ud800")
         if chance.random() < 0.02:
             kept = {each for each in plain if chance.random() < 0.9}
             gone = state.keep(kept)
@@ -297,13 +297,13 @@ def test_it_knows_what_was_put_in(seed: int) -> None:
         assert len(state) == len(plain)
         assert state.newest == max(plain, default=0)
         some = chance.randrange(1, 2000)
-        assert state.mark(some) == (plain[some].mark if some in plain else None)
-    assert list(state.marks) == [(each, plain[each].mark) for each in sorted(plain)]
+        assert state.digest(some) == (plain[some].digest if some in plain else None)
+    assert list(state.digests) == [(each, plain[each].digest) for each in sorted(plain)]
     assert [each.location for each in state.keep(set())] == [plain[each].location for each in sorted(plain)]
 
 
 def test_marks_go_in_their_order() -> None:
-    marks = Marks([(3, 30), (1, 10), (2, 20)])
-    assert marks.first(2) == [(3, 30), (1, 10)]
-    marks.drop(2)
-    assert (len(marks), marks.first(9)) == (1, [(2, 20)])
+    digests = Digests([(3, 30), (1, 10), (2, 20)])
+    assert digests.first(2) == [(3, 30), (1, 10)]
+    digests.drop(2)
+    assert (len(digests), digests.first(9)) == (1, [(2, 20)])

@@ -29,7 +29,7 @@ def journal(*entries: EntryRecord) -> Journal:
 
 def make(journal: Journal, location: str) -> EntryRecord:
     made = journal.create(journal.root, location, Node(location), EntryKind.STEP)
-    journal.mark(made, status=EntryStatus.COMPLETED)
+    journal.update(made, status=EntryStatus.COMPLETED)
     return made
 
 

@@ -36,7 +36,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from durable.codec import Codec, JsonCodec
-from durable.codec.classes import MARK
+from durable.codec.classes import PREFIX
 from durable.core.errors import PayloadError
 
 codec = JsonCodec()
@@ -337,7 +337,7 @@ def test_a_tricky_value_survives(value: Any) -> None:
     assert survives({"key": (value,)})
 
 
-@pytest.mark.parametrize("odd", [{MARK: 1}, "\ud83d"])
+@pytest.mark.parametrize("odd", [{PREFIX: 1}, "\ud83d"])
 def test_what_is_too_long_as_plain_json_is_refused_before_it_is_looked_through(odd: Any) -> None:
     value = [odd, *range(100)]
     plain = len(json.dumps(value, separators=(",", ":")))

@@ -47,7 +47,7 @@ def test_a_step_that_is_held_is_listed_with_the_commit_that_happens() -> None:
     """The first one did not, and what it said of the step goes back with the entry."""
     found = journal()
     held = make(found, "a")
-    found.mark(held, status=EntryStatus.HELD, error=ErrorInfo("E", "m", "t"))
+    found.update(held, status=EntryStatus.HELD, error=ErrorInfo("E", "m", "t"))
     found.note_held(held)
     batch = take(found)
     assert batch.failure is not None
@@ -61,15 +61,15 @@ def test_a_step_that_is_held_is_listed_with_the_commit_that_happens() -> None:
 def test_a_step_that_is_held_anew_is_listed_whatever_an_earlier_commit_would_have_said() -> None:
     found = journal()
     held = make(found, "a")
-    found.mark(held, status=EntryStatus.HELD, error=ErrorInfo("E", "m", "t"))
+    found.update(held, status=EntryStatus.HELD, error=ErrorInfo("E", "m", "t"))
     found.note_held(held)
     take(found)
-    found.mark(held, status=EntryStatus.COMPLETED)
+    found.update(held, status=EntryStatus.COMPLETED)
     batch = take(found)
     assert batch.of(HeldOver) == [HeldOver()]
     found.restore_batch(batch)
     other = make(found, "b")
-    found.mark(other, status=EntryStatus.HELD, error=ErrorInfo("E", "m", "t"))
+    found.update(other, status=EntryStatus.HELD, error=ErrorInfo("E", "m", "t"))
     found.note_held(other)
     again = take(found)
     assert again.failure is not None
@@ -110,7 +110,7 @@ def test_each_commit_looks_for_an_entry_that_the_one_before_has_made() -> None:
     a = make(found, "a")
     commit(found)
     b = make(found, "b")
-    found.mark(a, data={"later": True})
+    found.update(a, data={"later": True})
     assert commit(found).witnesses == (Witness("a", a.ordinal),)
     make(found, "c")
     assert commit(found).witnesses == (Witness("b", b.ordinal),), "a new one says more than a changed one"
@@ -120,9 +120,9 @@ def test_of_a_commit_that_changes_entries_the_next_one_looks_for_what_it_wrote()
     found = journal()
     a = make(found, "a")
     commit(found)
-    found.mark(a, data={"iteration": 20})
+    found.update(a, data={"iteration": 20})
     commit(found)
-    found.mark(a, data={"iteration": 40})
+    found.update(a, data={"iteration": 40})
     [witness] = commit(found).witnesses
     assert witness.version is not None
     assert (witness.location, witness.ordinal) == ("a", a.ordinal)
@@ -133,9 +133,9 @@ def test_of_a_commit_that_gives_an_output_to_an_entry_of_the_pass_the_next_one_l
     found = journal()
     a = make(found, "a")
     commit(found)
-    found.mark(a, output="1")
+    found.update(a, output="1")
     commit(found)
-    found.mark(a, data={"later": True})
+    found.update(a, data={"later": True})
     assert commit(found).witnesses == (Witness("a", a.ordinal, has_output=True),)
     make(found, "b")
     [witness] = commit(found).witnesses
@@ -146,7 +146,7 @@ def test_an_output_says_nothing_of_an_entry_that_was_loaded() -> None:
     found = journal(entry("a", 1))
     a = found.entry_at("a")
     assert a is not None
-    found.mark(a, output="1")
+    found.update(a, output="1")
     commit(found)
     make(found, "b")
     [witness] = commit(found).witnesses
@@ -160,9 +160,9 @@ def test_an_output_says_nothing_of_an_entry_that_had_one_and_was_made_again() ->
     found._pending.deleted["a"] = None
     commit(found)
     again = make(found, "a")
-    found.mark(again, output="1")
+    found.update(again, output="1")
     commit(found)
-    found.mark(again, output="2")
+    found.update(again, output="2")
     commit(found)
     make(found, "b")
     [witness] = commit(found).witnesses

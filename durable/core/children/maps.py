@@ -58,7 +58,7 @@ def recover_failed(scope: Scope, entry: EntryRecord) -> Operation:
         again = {**again, "of": group.failed, "done": 0, "after": -1}
         with journal.lock:  # the group is open again before the first child continues
             journal.add(GroupChange(id=group_id, is_continued=True))
-            journal.mark(entry, data={**entry.data, AGAIN: again})
+            journal.update(entry, data={**entry.data, AGAIN: again})
         yield SAVE
     while group is not None:
         found: list[Member] = yield PeekMembers(group_id, again["after"], _BATCH)
@@ -71,9 +71,9 @@ def recover_failed(scope: Scope, entry: EntryRecord) -> Operation:
         group = yield PeekGroup(group_id)
         left = 0 if group is None else group.failed
         again = {**again, "done": max(0, again["of"] - left), "after": found[-1].position}
-        journal.mark(entry, data={**entry.data, AGAIN: again})
+        journal.update(entry, data={**entry.data, AGAIN: again})
         yield SAVE
-    journal.mark(entry, data={name: value for name, value in entry.data.items() if name != AGAIN})
+    journal.update(entry, data={name: value for name, value in entry.data.items() if name != AGAIN})
     yield SAVE
 
 
@@ -172,7 +172,7 @@ def _check_is_own(scope: Scope, entry: EntryRecord) -> Operation:
     if group is None or group.spec.parent_id != scope.journal.run.id:
         gone = ("group", "generation", "created", "ids", ANEW, AGAIN, REPLACED)
         data = {name: value for name, value in entry.data.items() if name not in gone}
-        scope.journal.mark(entry, data=unmarked(data))
+        scope.journal.update(entry, data=unmarked(data))
 
 
 def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
@@ -187,7 +187,7 @@ def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
             found: GroupRecord | None = yield PeekGroup(group_id)
             if found is None:
                 data = {**entry.data, "group": group_id, "generation": generation, "created": 0}
-                scope.journal.mark(entry, data=data)
+                scope.journal.update(entry, data=data)
                 return
             if found.spec.parent_id != run.id or not is_same(run.workflow, found.spec.location, entry.location):
                 break  # the id is taken by another run's group, or by that of another place
@@ -226,7 +226,7 @@ def _start(scope: Scope, entry: EntryRecord, request: MapRequest, numbers: Seque
     with scope.journal.lock:  # both in one commit, whichever branch makes it
         scope.journal.add(GroupChange(id=group_id, new=spec, starts=starts, created=created))
         more = {"ids": {**data.get("ids", {}), **others}} if others else {}
-        scope.journal.mark(entry, data={**data, **more, "created": created})
+        scope.journal.update(entry, data={**data, **more, "created": created})
     yield SAVE
 
 
@@ -263,7 +263,7 @@ def _start_lost(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operat
             del data[ANEW]
         with scope.journal.lock:
             scope.journal.add(change)
-            scope.journal.mark(entry, data=data)
+            scope.journal.update(entry, data=data)
         yield SAVE
         if change.is_continued:
             return
@@ -407,7 +407,7 @@ def _fail(scope: Scope, name: str, entry: EntryRecord, members: Iterable[Member]
     counts = {"completed": completed, "failed": len(failed), "cancelled": cancelled}
     data = {**entry.data, "ended": counts, "failure": {"kind": "failed", "first": first}}
     scope.journal.add(GroupChange(id=data["group"], is_read=True, is_dropped=True))
-    scope.journal.mark(
+    scope.journal.update(
         entry,
         status=EntryStatus.EXHAUSTED,
         error=ErrorInfo.of(_error(name, data)),

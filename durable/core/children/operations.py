@@ -203,7 +203,7 @@ def child_result(
         raise _failure(name, entry)
     if entry.status != EntryStatus.COMPLETED:
         if (entry.data.get("of"), entry.data.get("child")) != (of, child_id):  # new, or the child was started anew
-            scope.journal.mark(entry, data={**entry.data, "of": of, "child": child_id})
+            scope.journal.update(entry, data={**entry.data, "of": of, "child": child_id})
         yield from _wait(scope, name, entry, timeout, is_new=is_new, is_started=False, request=request)
     return _ended(scope, name, entry)
 
@@ -278,7 +278,7 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
 def _refuse(scope: Scope, entry: EntryRecord, child_id: str, problem: str, **more: Any) -> None:
     """Record that no child was started. An earlier child that was compensated is not compensated again."""
     data = {name: value for name, value in entry.data.items() if name not in ("rollback", ANEW)}
-    scope.journal.mark(entry, data={**data, "child": child_id, "refused": problem, **more})
+    scope.journal.update(entry, data={**data, "child": child_id, "refused": problem, **more})
 
 
 def child_run(scope: Scope, request: ChildRequest, child_id: str, what: str) -> NewRun:
@@ -320,7 +320,7 @@ def _begin(
     if other is None:
         data = {name: value for name, value in entry.data.items() if name not in ("rollback", ANEW)}
         data = {**data, "child": child_id}
-        scope.journal.mark(entry, data={**data, "rollback": POLICY} if request.rollback else data)
+        scope.journal.update(entry, data={**data, "rollback": POLICY} if request.rollback else data)
     return other
 
 
@@ -398,7 +398,7 @@ def _wait(
     child_id = entry.data["child"]
     if is_new or (timeout is not None and entry.data.get("deadline") is None):
         ends = None if timeout is None else later(scope.environment.now(), timeout, "a wait")
-        scope.journal.mark(entry, data={**entry.data, "deadline": None if ends is None else ends.isoformat()})
+        scope.journal.update(entry, data={**entry.data, "deadline": None if ends is None else ends.isoformat()})
     text = entry.data.get("deadline")
     deadline = None if text is None else datetime.fromisoformat(text)
     if not is_started:
@@ -448,7 +448,7 @@ def _record(scope: Scope, name: str, entry: EntryRecord, found: RunRecord | None
 
 
 def _fail(scope: Scope, name: str, entry: EntryRecord, kind: str, error: ErrorInfo, reason: str = "") -> Operation:
-    scope.journal.mark(
+    scope.journal.update(
         entry,
         status=EntryStatus.EXHAUSTED,
         error=error,

@@ -114,10 +114,10 @@ def undo(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
     if found is None or found.state != RunState.CANCELLED or found.output is None:
         # the child has nothing to undo, or had not completed: what it did is undone, then or now
         data = {**entry.data, "rollback": {**entry.data["rollback"], NOTHING: True}}
-        journal.mark(entry, data=data, rollback_error=None)
+        journal.update(entry, data=data, rollback_error=None)
     else:
         data = entry.data if by is None else {**entry.data, "rollback": {**entry.data["rollback"], "by": by}}
-        journal.mark(entry, data=data, rollback_completed_at=journal.environment.now(), rollback_error=None)
+        journal.update(entry, data=data, rollback_completed_at=journal.environment.now(), rollback_error=None)
     yield SAVE
     return None
 
@@ -177,7 +177,7 @@ def replace_undone(scope: Scope, entry: EntryRecord, begin: Begin) -> Operation:
     data = {name: value for name, value in entry.data.items() if name not in (ANEW, REPLACED)}
     with journal.lock:
         journal.add(GroupChange(id=group_id, is_continued=True))
-        journal.mark(entry, data=unmarked(data))
+        journal.update(entry, data=unmarked(data))
     yield SAVE
 
 
@@ -202,7 +202,7 @@ def _take_out(journal: Journal, entry: EntryRecord, found: list[Member]) -> Oper
     replaced: dict[str, Any] = {"after": found[-1].position, "children": children}
     with journal.lock:
         journal.add(GroupChange(id=entry.data["group"], taken_out=[each.run_id for each in found]))
-        journal.mark(entry, data=marked_as_newer({**entry.data, REPLACED: replaced}))
+        journal.update(entry, data=marked_as_newer({**entry.data, REPLACED: replaced}))
     yield SAVE
 
 
@@ -217,7 +217,7 @@ def _start_others(journal: Journal, entry: EntryRecord, begin: Begin) -> Operati
     with journal.lock:  # the group is open again before the first child continues
         change = GroupChange(id=entry.data["group"], starts=starts, is_replacing=True, is_continued=True)
         journal.add(change)
-        journal.mark(entry, data=data)
+        journal.update(entry, data=data)
     yield SAVE
 
 
@@ -236,7 +236,7 @@ def cancel_open(journal: Journal, entry: EntryRecord, check: Callable[[], None])
     if not entry.data.get(CLOSED):
         with journal.lock:
             journal.add(GroupChange(id=group_id, is_read=True))
-            journal.mark(entry, data={**entry.data, CLOSED: True})
+            journal.update(entry, data={**entry.data, CLOSED: True})
         yield SAVE
     after, is_open = -1, False
     while True:
@@ -291,7 +291,7 @@ def undo_map(journal: Journal, entry: EntryRecord, by: str | None, check: Callab
         some = any(each.state == RunState.CANCELLED and each.output is not None for each in children)
         policy = entry.data["rollback"]
         policy = {**policy, UNDONE_FROM: begin, UNDONE_SOME: policy.get(UNDONE_SOME, False) or some}
-        journal.mark(entry, data={**entry.data, "rollback": policy})
+        journal.update(entry, data={**entry.data, "rollback": policy})
         yield SAVE
         until = begin
     yield from _finish(journal, entry, by, is_undone=entry.data["rollback"].get(UNDONE_SOME, False))
@@ -312,7 +312,7 @@ def _finish(journal: Journal, entry: EntryRecord, by: str | None, *, is_undone: 
         undone = {"rollback_completed_at": journal.environment.now()}
     else:
         policy, undone = {**policy, NOTHING: True}, {}
-    journal.mark(entry, data={**entry.data, "rollback": policy}, rollback_error=None, **undone)
+    journal.update(entry, data={**entry.data, "rollback": policy}, rollback_error=None, **undone)
     yield SAVE
 
 

@@ -16,7 +16,7 @@ from durable.core import transitions
 from durable.core.children.entries import begun_again, group_of, taken_out, waiting_again
 from durable.core.location import escape
 from durable.core.once import asked_anew
-from durable.core.outcomes import HELD, ONCE, held_anew, is_unsettled, without_marks
+from durable.core.outcomes import HELD, ONCE, held_anew, is_unsettled, without
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind.rewinding import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
@@ -84,7 +84,7 @@ def tried_once_more(entry: EntryRecord) -> EntryRecord:
         status=EntryStatus.PENDING,
         attempts=0,
         error=None,
-        data=without_marks(entry, HELD, UNCOUNTED),
+        data=without(entry, HELD, UNCOUNTED),
         next_attempt_at=None,
         last_attempt_at=None,
     )

@@ -424,7 +424,7 @@ class MemoryStore(Store):
         if change.dropped_children:
             child_rules.drop(self._children, after, change.dropped_children, at, every=True)
         for group_change in row_rules.group_changes(change):
-            child_rules.mark(self._children, run_id, group_change)
+            child_rules.record_decisions(self._children, run_id, group_change)
         if change.dropped_groups:
             child_rules.end_children(self._children, after, at)
         for location in change.deleted:

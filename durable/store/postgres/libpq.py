@@ -78,25 +78,25 @@ class SQLFunction:
         self.prepared_name = f"durable_{digest.hexdigest()}".encode()
         self._portable = make([f"%s::{type}" for type in types])
 
-    def followed_by(self, then: SQLFunction, mark: str) -> SQLFunction:
+    def followed_by(self, then: SQLFunction, setting: str) -> SQLFunction:
         """Return a statement that calls this function and then, unless this one's first column is NULL, the other
         function.
 
         Its parameters are those of both. Its row is that of this function, with the other's value as a last column. The
-        setting `mark` has the first parameter meanwhile. The other function resets it.
+        setting named `setting` has the first parameter meanwhile. The other function resets it.
         """
 
         def statement(parameters: Sequence[str]) -> str:
             # the calls stand in the order of their parameters, which the portable statement does not number
             (first, *own), others = parameters[: len(self.types)], parameters[len(self.types) :]
             columns = self.columns or ["answer"]
-            call = f"{self.name}({', '.join(['mark.value', *own])})" + ("" if self.columns else " AS answer")
+            call = f"{self.name}({', '.join(['setting.value', *own])})" + ("" if self.columns else " AS answer")
             second = f"CASE WHEN {columns[0]} IS NOT NULL THEN {then.name}({', '.join(others)})::text"
             return (
-                f"WITH mark AS MATERIALIZED (SELECT set_config('{mark}', {first}, true) AS value), "  # noqa: S608  # names of functions
-                f"first AS MATERIALIZED (SELECT {', '.join(columns)} FROM mark, LATERAL {call}) "
+                f"WITH setting AS MATERIALIZED (SELECT set_config('{setting}', {first}, true) AS value), "  # noqa: S608  # names of functions
+                f"first AS MATERIALIZED (SELECT {', '.join(columns)} FROM setting, LATERAL {call}) "
                 f"SELECT {', '.join(f'{each}::text' for each in columns)}, "
-                f"{second} ELSE NULLIF(set_config('{mark}', '', true), '') END FROM first"
+                f"{second} ELSE NULLIF(set_config('{setting}', '', true), '') END FROM first"
             )
 
         return SQLFunction(f"{self.name}+{then.name}", [*self.types, *then.types], statement=statement)

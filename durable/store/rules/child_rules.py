@@ -224,7 +224,7 @@ class ChildTable(Protocol):
         """Count the children of a run that were started below this place, by workflow."""
 
     def drop(self, parent_id: str, run_ids: Sequence[str], *, every: bool) -> bool:
-        """Mark children of a run as dropped; unless `every`, except those that may continue after its end.
+        """Record children of a run as dropped; unless `every`, except those that may continue after its end.
 
         Return whether there was one.
         """
@@ -245,7 +245,7 @@ class ChildStore(TableStore, Protocol):
 
     def reopen_group(self, group_id: str, parent_id: str) -> None:
         """Let the waiting children of a group have their turns again, because a recovery continues the group."""
-        mark(self._children, parent_id, GroupChange(id=group_id, is_continued=True))
+        record_decisions(self._children, parent_id, GroupChange(id=group_id, is_continued=True))
 
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
         """Return the children of a group after this position, in order, at most `count`; one query.
@@ -301,7 +301,7 @@ def apply(table: ChildTable, parent_id: str, change: GroupChange, create: Create
     if before is None or before.spec.parent_id != parent_id:  # a replay's history has the groups of its original
         return frozenset()
     starts, group = _to_start(table, before, change)
-    mark(table, parent_id, change)
+    record_decisions(table, parent_id, change)
     if change.is_continued:
         group = continued(group)
     group, queues = _started(table, group, starts, create)
@@ -312,7 +312,7 @@ def apply(table: ChildTable, parent_id: str, change: GroupChange, create: Create
     return queues
 
 
-def mark(table: ChildTable, parent_id: str, change: GroupChange) -> None:
+def record_decisions(table: ChildTable, parent_id: str, change: GroupChange) -> None:
     """Record the parent's decisions about its group. Its row is locked."""
     if change.is_continued:
         table.decide(parent_id, change.id, is_over=False, is_dropped=False)

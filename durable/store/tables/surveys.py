@@ -46,7 +46,7 @@ from durable.store.surveys import (
     BARE_KINDS,
     Landmarks,
     Listed,
-    Mark,
+    Revision,
     Sort,
     Stretch,
     Survey,
@@ -92,7 +92,7 @@ class RowSurveyor:
     def messages(self) -> list[Message]:
         return messages_of(self._inbox.order_by("order"))
 
-    def mark(self) -> Mark:
+    def revision(self) -> Revision:
         metadata = EntryMetadata.objects.using(self.alias).of_runs(self.run_id)
         ended = metadata.aggregate(
             attempts=Coalesce(Sum("attempts"), 0),
@@ -102,7 +102,7 @@ class RowSurveyor:
             undone=Count("rollback_completed_at"),
         )
         begun = self._rows.aggregate(number=Count("id"), newest=Coalesce(Max("ordinal"), 0))
-        return Mark((begun["number"], begun["newest"], *ended.values()))
+        return Revision((begun["number"], begun["newest"], *ended.values()))
 
     def entries(self, locations: Collection[str]) -> list[EntryRecord]:
         return entries_of(self.run_id, self._rows.filter(location__in=sorted(locations)))

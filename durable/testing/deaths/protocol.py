@@ -19,7 +19,7 @@ from durable.testing.deaths.effects import noted
 from durable.testing.deaths.report import FORMATS, Finding, Report, TestDeaths, findings_of, shortened
 from durable.testing.deaths.trials import Point, Trial, watched
 
-MARK: Final = "no_durable_crashes"
+MARKER: Final = "no_durable_crashes"
 _OUTPUT: Final = "durable_deaths"  # of a process of pytest-xdist, to the one that began the session
 
 
@@ -215,9 +215,9 @@ def _error(report: pytest.TestReport) -> str:
 
 def _why_never(item: pytest.Item) -> str:
     """Return why a test is not executed again; "" if it is."""
-    if mark := item.get_closest_marker(MARK):
-        reason = mark.kwargs.get("reason") or (mark.args[0] if mark.args else "")
-        return f"as {MARK} says" + (f": {reason}" if reason else "")
+    if marker := item.get_closest_marker(MARKER):
+        reason = marker.kwargs.get("reason") or (marker.args[0] if marker.args else "")
+        return f"as {MARKER} says" + (f": {reason}" if reason else "")
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         return "because Hypothesis chooses other examples each time"
     return ""

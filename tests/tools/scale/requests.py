@@ -168,7 +168,7 @@ def _admin() -> dict[str, list[Asked]]:
             *(Asked(_page("bulk").address, {"verb": "replay", "all": "on", "filter": each}) for each in _SELECTED),
             *(Asked(_page("bulk").address, {"verb": "cancel", "all": "on", "filter": each}) for each in _SELECTED),
         ],
-        "mark": [_page("mark", cause.fingerprint, "mute")],
+        "save_cause": [_page("save_cause", cause.fingerprint, "mute")],
         "save_view": [],
         "delete_view": [],
         "queue_hold": [_page("queue_hold", "default", "pause")],
