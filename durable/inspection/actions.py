@@ -29,7 +29,7 @@ from durable.inspection.reading import read_alias
 from durable.inspection.wording import display_location
 from durable.models import OperatorAction, Run, SavedView
 from durable.models.run import RunQuerySet
-from durable.operations.verbs import RUN_VERBS
+from durable.operations.verbs import HALTS, RUN_VERBS
 from durable.store.tables.surveys import UNFINISHED
 
 WINDOW: Final = 100_000  # rows to search if no index serves a condition
@@ -180,7 +180,7 @@ def list_views(owner_key: str, *, with_shared: bool = True) -> list[SavedView]:
 
 #: The verbs that mean something for a run's children, and what says it.
 _OF_CHILDREN: Final[Mapping[str, Callable[[Run, RunQuerySet | None], str]]] = {
-    "pause": going_on_note,
+    **dict.fromkeys(HALTS, going_on_note),
     "cancel": cancel_note,
 }
 #: The verbs about which there may be a note.
