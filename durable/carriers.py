@@ -118,7 +118,7 @@ def _dumped(value: Any) -> str:
 
 
 def _path_of(name: str) -> str | None:
-    return conf.CARRY.get(name) if conf.CARRY else None  # None is no setting, but a worker has to go on
+    return conf.CARRY.get(name) if conf.CARRY else None  # None is not a setting, but a worker has to go on
 
 
 def _failed(name: str, path: str, what: str, error: Exception) -> CarrierError:

@@ -73,7 +73,7 @@ class Values:
     - `CARRY`: what travels with runs, as `{"tenant": "shop.tenants.carry"}`: the dotted paths of carriers, by the names
       under which a run keeps what they save at its start (`durable.carriers`).
     - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
-      DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
+      DURABLE_BUILD, otherwise none. Workers report it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.
     - `READ_DATABASE`: the alias of a standby of that database, which lists, charts, causes, exports and metrics read
       (`durable.inspection.reading`); "" for none.

@@ -157,7 +157,7 @@ class _Shared(Generic[D]):
     ) -> Done:
         """Show what the run does, and how far it is: `status("waiting for the courier", done=3, of=7)`.
 
-        The newest status wins, and it is no entry of the history. It is written with the next commit of the run, or by
+        The newest status wins. It is not an entry of the history. It is written with the next commit of the run, or by
         its worker within a second, and costs no commit of its own. `eta` is when the run expects to be done, an aware
         datetime. Async code may await the call, and need not. `text` is plain and has at most 500 characters. Raises
         ValueError for a longer one and for numbers below 0, and TypeError for other types.

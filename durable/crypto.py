@@ -100,7 +100,7 @@ class FernetCodec:
         """Return the value in the token.
 
         Raises PayloadError for text that none of the keys opens, for a token of another place than `place`, with
-        "require" for one of no place, and as `inner` does. Without a place, the token's place is not checked.
+        "require" for one without a place, and as `inner` does. Without a place, the token's place is not checked.
         """
         belongs_to, plain = self._opened(text, what)
         if place is not None:
@@ -128,7 +128,7 @@ class FernetCodec:
                 raise PayloadError(
                     what,
                     "$",
-                    'it is bound to no run, and DURABLE["BIND_PAYLOADS"] is "require"',
+                    'it is not bound to a run, and DURABLE["BIND_PAYLOADS"] is "require"',
                     'if it was recorded before values were bound, set BIND_PAYLOADS to "accept" until such runs are gone',
                     "read",
                 )

@@ -177,7 +177,7 @@ class Workflow(Generic[P, R_co]):
         """Call the function itself, for code that passes its own context."""
         if not args or not hasattr(args[0], "run_id"):
             raise TypeError(
-                f"{self.name} is a workflow: start a run of it with .start(...); called like a function it takes a context"
+                f"{self.name} is a workflow: start a run of it with .start(...), or pass a context as the first argument"
             )
         return self.function(*args, **kwargs)
 
@@ -478,7 +478,7 @@ def workflow(
     of JSON is made one: see `Queue.next`. Without it, runs accept any message.
 
     With `quiet`, lists of runs leave its runs out unless they have failed or are asked for: for one that runs each
-    minute and has nothing to tell.
+    minute and has nothing to report.
 
     `on_end` is called with the RunInfo of each run that ends, in the commit that ends it, whatever ended it: a
     function, or its dotted path ("shop.orders.ended"). It writes rows of durable's database in that transaction, for at

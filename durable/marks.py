@@ -275,7 +275,7 @@ def _from_text(text: Any) -> Mark:
     try:
         return Mark.from_data(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise MarkUnreadableError(f"the mark is no JSON: {error}") from error
+        raise MarkUnreadableError(f"the mark is not JSON: {error}") from error
 
 
 def _in_file() -> Mapping[str, Mark]:
@@ -291,7 +291,7 @@ def _in_file() -> Mapping[str, Mark]:
     try:
         return {name: Mark.from_data(data) for name, data in json.loads(text).items()}
     except (ValueError, AttributeError, RecursionError) as error:
-        raise MarkUnreadableError(f"{conf.MARK} is no file of marks: {error}") from error
+        raise MarkUnreadableError(f"{conf.MARK} is not a file of marks: {error}") from error
 
 
 def _write_file(mark: Mark) -> None:

@@ -82,16 +82,16 @@ class AlertSettings:
             targets.append(_target(each, [target.type for target in targets]))
         events = setting.get("events", EVENTS)
         if not _is_list(events) or any(each not in EVENTS for each in events):
-            what = "events is no list of known events"
+            what = "events is not a list of known events"
             raise AlertSettingsError(what, f"The events are {', '.join(EVENTS)}.")
         site = setting.get("site", "")
         if not isinstance(site, str) or (site and not _is_web(site)):
             raise AlertSettingsError(
-                "site is no address", 'Give the project\'s address, such as "https://example.org".'
+                "site is not an address", 'Give the project\'s address, such as "https://example.org".'
             )
         for name in ("queue", "from_email"):
             if not isinstance(setting.get(name), str | None):
-                raise AlertSettingsError(f"{name} is no text", "Give a text, or leave it out.")
+                raise AlertSettingsError(f"{name} is not a text", "Give a text, or leave it out.")
         return cls(
             targets=targets,
             events=tuple(events),

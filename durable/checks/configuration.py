@@ -42,7 +42,7 @@ W086    `RETENTION` names an unknown workflow
 W087    functions or triggers of the database differ from the migrations' (`durable.checks.database`)
 W088    SQLite, where transactions begin without the write lock
 W089    schedules of the code differ from their rows (`durable.checks.code`)
-W090    a tag in clear whose name tells of people (`durable.checks.code`)
+W090    a tag in clear whose name suggests personal data (`durable.checks.code`)
 W095    a PostgreSQL on another host, and no options that notice when it vanishes (`durable.checks.database`; with
         `check --deploy` alone)
 W096    no mark of the database is kept, or its file cannot be there (`durable.checks.database`; with `check --deploy`

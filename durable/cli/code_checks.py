@@ -72,7 +72,7 @@ def _print_findings(findings: list[Finding], output: Output) -> None:
 
 @subcommand(
     "replay-check",
-    "Replay recorded runs with the code at hand, read-only, and tell which would diverge. Nothing is executed.",
+    "Replay recorded runs with the code at hand, read-only, and report which would diverge. Nothing is executed.",
     argument("--open", action="store_true", help="all open runs (default: these, and a sample of 1000 ended ones)"),
     argument(
         "--ended",

@@ -122,7 +122,7 @@ def _export_histories(options: Namespace, output: Output) -> int:
         except PayloadError as error:
             # What was written of this run has no end, so that no reader takes it for whole.
             output.complain(
-                f"the history of {run_id} cannot be exported, what was written of it is no history: {error}"
+                f"the history of {run_id} cannot be exported, what was written of it is not a history: {error}"
             )
             return Exit.REFUSED
     return status

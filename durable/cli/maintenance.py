@@ -265,7 +265,7 @@ def _sweep() -> Diagnosis:
     try:
         last = registry.last_sweep()
     except (RedisError, OSError) as error:
-        return Diagnosis(kind="sweep", verdict=PROBLEM, found=f"Redis did not tell: {error}")
+        return Diagnosis(kind="sweep", verdict=PROBLEM, found=f"Redis did not answer: {error}")
     advice = "Keep at least one manage.py durable_worker: plain RQ workers bring neither the timer nor the sweep."
     if last is None:
         return Diagnosis(kind="sweep", verdict=PROBLEM, found="no sweep has given a sign of life", advice=advice)

@@ -86,7 +86,7 @@ from durable.operations.replay_plan import ReplayPlan
     ),
     argument("--failed", action="store_true", help="of the history only what failed, was retried or is open"),
     argument("--start", type=int, metavar="N", help="show the history from this position on (default: its end)"),
-    *following("then tell what happens, until the run has ended"),
+    *following("then print what happens, until the run has ended"),
     formats("table", "json"),
 )
 def show_command(options: Namespace, output: Output) -> int:

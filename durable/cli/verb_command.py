@@ -226,7 +226,7 @@ def _chosen(verb: RunVerb, options: Namespace) -> Iterable[str]:
     if (selection is None) == (not options.ids):
         names = [f"--{each.replace('_', '-')}" for each in _SELECTING if hasattr(options, each)]
         which = f"{', '.join(names[:-1])} or {names[-1]}"
-        raise CommandError(f"give the ids of runs, or {which}, and only one of them", returncode=Exit.USAGE)
+        raise CommandError(f"give either ids of runs or one of {which}", returncode=Exit.USAGE)
     if isinstance(selection, Narrowed):  # an open run with a held step is not started again beside itself
         is_bulk = verb.action in BULK_ACTIONS
         selection = selection.narrowed(bulk.allowed_states(verb.action) if is_bulk else {RunState.FAILED.value})

@@ -3,7 +3,7 @@
     DEBUG_TOOLBAR_PANELS = [*PANELS_DEFAULTS, "durable.contrib.debug_toolbar.DurablePanel"]
 
 Each verb of the request is a line, with its runs, its time, and what became of the transaction in which it was called:
-a start in a transaction that was rolled back has started nothing. A verb that another one has called is no line.
+a start in a transaction that was rolled back has started nothing. A verb that another one has called is not a line.
 
 Owns the panel. Its observer is installed once in a process that has the toolbar, and records while a request is shown.
 """

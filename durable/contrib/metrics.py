@@ -29,7 +29,7 @@ T = TypeVar("T")
 #: What records something: in prometheus_client, and in OpenTelemetry's meters.
 RECORDING: Final = frozenset({"inc", "dec", "set", "observe", "info", "state", "add", "record"})
 
-#: The run whose pass is executed here. A replay in a test, or of `durable replay-check`, is no pass.
+#: The run whose pass is executed here. A replay in a test, or of `durable replay-check`, is not a pass.
 _passed: ContextVar[str] = ContextVar("durable_contrib_metrics_passed", default="")
 
 

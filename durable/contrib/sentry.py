@@ -2,15 +2,15 @@
 
     sentry_sdk.init(dsn="...", integrations=[DurableIntegration(site="https://example.org")])
 
-Owns what Sentry is told of runs besides the log, from which its SDK makes an event for each failed run:
+Owns what Sentry gets about runs besides the log, from which its SDK makes an event for each failed run:
 
 - Each event about a run has its workflow, its id and its step as tags, and a link to its page. A failed run has the
   fingerprint of its cause, so that one cause is one issue, as it is one line in the admin. The control flow that ends a
-  pass is no event, even if code captures it. A pass has breadcrumbs of its own.
+  pass is not an event, even if code captures it. A pass has breadcrumbs of its own.
 - The run of a tick is a check-in of its schedule's monitor: in progress from the tick on, then "ok" or "error". Its id
   follows from the run's, so any process may send the end. The monitor's configuration comes from the schedule.
 
-It is told by signals and observers, which a worker that dies does not call: a check-in may stay in progress until
+Signals and observers report it, which a worker that dies does not call: a check-in may stay in progress until
 Sentry times it out. Must not break a run, and must not send payloads.
 
 The shape is that of the SDK's own integrations for Celery and RQ.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DurableIntegration", "monitor_config_of", "monitor_slug_of"]
 
-#: Minutes that a check-in may come late besides the jitter: a deploy in which no worker runs for a moment is no alarm.
+#: Minutes that a check-in may come late besides the jitter: no alarm if no worker runs during a deploy.
 MARGIN: Final = 5
 #: Minutes that a run may take until Sentry gives it up.
 MAX_RUNTIME: Final = 24 * 60

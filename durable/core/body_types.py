@@ -80,7 +80,7 @@ def check_type(hint: Any, what: str) -> None:
     """Raise TypeError if a body cannot have the type `hint`. `what` names the type in the message."""
     if (stranger := hint if isinstance(hint, str) else _stranger(hint, ())) is not None:
         raise TypeError(
-            f"{what} is declared as {_name(hint)}, and {_name(stranger)} is no type that a message can have: use a dataclass, "
+            f"{what} is declared as {_name(hint)}, and {_name(stranger)} is not a type that a message can have: use a dataclass, "
             "a TypedDict, a named tuple, a pydantic model, an Enum, str, int, float, bool, None, Decimal, UUID, date, datetime, "
             "time, timedelta, or a list, dict, tuple, set or union of them; object for anything"
         )
@@ -293,7 +293,7 @@ def _fit_fields(value: Any, kind: Any, at: str, faults: list[Fault]) -> Any:
         if name not in fields:
             near = difflib.get_close_matches(str(name), fields, n=1)
             question = f', did you mean "{near[0]}"?' if near else f"; it has {', '.join(fields) or 'none'}"
-            faults.append(Fault(_within(at, name), f"is no field of {kind.__name__}{question}"))
+            faults.append(Fault(_within(at, name), f"is not a field of {kind.__name__}{question}"))
         else:
             fitted[name] = _fit(each, hints.get(name, Any), _within(at, name), faults)
     if typing.is_typeddict(kind):

@@ -185,7 +185,7 @@ def check_shape(entry: EntryRecord) -> None:
 def _misfit(kind: str, data: Any) -> str | None:
     """Describe how the data of an entry differs from the shape that durable writes; None if it does not."""
     if not isinstance(data, dict):
-        return "its data is no object"
+        return "its data is not an object"
     known = _KNOWN.get(kind, _OPTIONAL)
     for name, value in data.items():
         if name in known and not known[name](value):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STOPPED = gettext_noop("a mistake in the code: nothing was undone because of it; fix the code, deploy, then recover")
 
 #: How the token of a link begins, so that it can be found in any text.
-TOKEN_PREFIX: Final = "dlk_"  # noqa: S105  # it is no token
+TOKEN_PREFIX: Final = "dlk_"  # noqa: S105  # it is not a token
 #: The token of a link: the prefix and 256 bits.
 TOKEN: Final = re.compile(TOKEN_PREFIX + r"[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 #: Stands for a token where it must not be read.

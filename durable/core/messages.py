@@ -451,7 +451,7 @@ def _failed(entry: EntryRecord, name: str, error: E) -> E:
 
 
 def check_queue_of_send(queue: str) -> None:
-    """Raise TypeError or ValueError for what is no queue, and for the queue of a link: only its address answers it."""
+    """Raise TypeError or ValueError for an invalid queue, and for that of a link: only its address answers it."""
     escape(queue)
     if queue.startswith(LINK_QUEUES):
         if queue.startswith(EVENT_QUEUES):

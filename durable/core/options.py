@@ -119,7 +119,7 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
       run is parked until then.
     - `units`: how many units of the rate one attempt takes, by default 1.
     - `summary`: one line for people about this call, such as a customer's name. It is shown beside the step's name, and
-      is no part of what a replay compares. It is stored as plain text, without the tokens of links, and cut to 200
+      is not a part of what a replay compares. It is stored as plain text, without the tokens of links, and cut to 200
       characters.
     - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of
       a module.

@@ -22,7 +22,7 @@ from durable.core.records import RunRecord
 from durable.core.words import kind_of, message_of, traceback_of
 
 
-class RetryLater(WorkflowError):  # what the function asks for, rather than what is wrong
+class RetryLater(WorkflowError):  # no name on Error: it is a request, not a fault
     """Raised in a step's function or a rollback handler: this attempt has failed, and the next one is made at `when`.
 
     `when` is a duration (seconds, a timedelta, text such as "30 s"), an aware moment, or the text of an HTTP header

@@ -426,7 +426,7 @@ def _stop_compensating(journal: Journal, error: ErrorInfo, summary: Summary) -> 
 
 
 def _end(journal: Journal, patch: RunPatch, error: ErrorInfo | None = None, *, is_mistake: bool = False) -> Operation:
-    """Commit the end of the run, failed with this error or cancelled, and tell of it."""
+    """Commit the end of the run, failed with this error or cancelled, and log it."""
     yield Save(patch)
     if patch["state"] == RunState.FAILED:
         _tell(journal, RunState.FAILED, "run_failed", error=error, is_mistake=is_mistake)

@@ -4,9 +4,9 @@ keys of a step's effects.
 Owns when a save counts as a heartbeat, and which save is the newest. The step does not write its saves: the worker's
 lease manager does once a second, and so do the commit of a failed attempt and the change that gives a run up.
 
-A status is no entry: the newest one wins, and none is kept. A pass holds its newest in a slot. The run's next commit
-writes it; if none comes, the lease manager does within a second. A status costs no commit of its own, and one that was
-not written when a worker died is lost.
+A status is not an entry: the newest one wins, and none is kept. A pass holds its newest in a slot. The next commit of
+the run writes it; if none comes, the lease manager does within a second. A status costs no commit of its own, and one
+that was not written when a worker died is lost.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def _text(name: str, value: TagValue) -> str:
 def _number(name: str, value: float | Decimal) -> str:
     exact = Decimal(repr(float(value))) if isinstance(value, float) else Decimal(value)
     if not exact.is_finite():
-        raise ValueError(f'the value of the tag "{name}" is {value}, which is no number: leave the tag out')
+        raise ValueError(f'the value of the tag "{name}" is {value}, which is not a number: leave the tag out')
     if not exact:
         return "0"
     if max(exact.adjusted(), -exact.adjusted()) > MAX_VALUE:  # before such a text is made

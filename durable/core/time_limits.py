@@ -19,7 +19,7 @@ class RunLimits:
     """The time limits of a run; None for no limit.
 
     `deadline` is `length` seconds after the start or the recovery. `work_limit` is in seconds. `worked` is the time
-    that ended passes have worked on the run since then. `in_doubt` is no limit, but stored with them: since when the
+    that ended passes have worked on the run since then. `in_doubt` is not a limit, but stored with them: since when the
     run may have done more than is recorded (`durable.core.scope.Doubt`).
     """
 

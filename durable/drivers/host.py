@@ -188,7 +188,7 @@ def body_failure(effect: Body, error: BaseException, host: Host) -> RuntimeError
     if isinstance(error, SystemExit):
         return RuntimeError(f"{name} called sys.exit({error.code!r}): raise an error to fail the run, or return")
     return RuntimeError(
-        f"{name} raised {kind_of(error)}, which is no Exception: raise an error to fail the run, or return"
+        f"{name} raised {kind_of(error)}, which is not an Exception: raise an error to fail the run, or return"
     )
 
 

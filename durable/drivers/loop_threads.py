@@ -160,7 +160,7 @@ class _LoopThread:
         self._timer = self._loop.call_later(LONGEST_WAIT, self._wake)
         if self._waiting is not None:
             with suppress(RuntimeError):  # it was interrupted, and waits no more
-                type(self._waiting).submit(self._waiting, int)  # not its attribute: this is no call that takes a turn
+                type(self._waiting).submit(self._waiting, int)  # of the type: this call takes no turn
 
     async def _call(self, function: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> R:
         with _executor_of(asyncio.get_running_loop()) as self._waiting:

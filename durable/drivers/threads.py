@@ -335,8 +335,8 @@ class LoopDelegate:
     They go straight to the executor that asgiref keeps for the thread, at half the cost of asgiref's own calls.
 
     The thread makes calls, other code's too, or leaves its connection to the loop: they take turns, and calls go first.
-    A turn is no Lock, because a signal handler's exception may leave it locked in the thread that waits for the loop.
-    That thread can still take it then.
+    A turn is not a Lock: a signal handler's exception may leave it locked in the thread that waits for the loop. That
+    thread can still take it then.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Execute one pass of one run: its commits, its evictions and its database connections.
 
 - `passes` drives the engine through one pass, and connects the parts of a pass with the drivers.
-- `environment` is what the engine is given: clock, codec, limits. It also tells a pass that it has to end, and logs and
+- `environment` is what the engine is given: clock, codec, limits. It also asks a pass to end, and logs and
   sends what happens.
 - `commits` writes the journal's changes, `queries` reads the history, the inbox and other runs.
 - `commit_retry` finds out whether an unanswered commit happened, and repeats it if not.

@@ -326,7 +326,7 @@ def _definition(record: RunRecord, store: Store, at: Runtime) -> WorkflowDefinit
 
 
 def _found(workflow: str, store: Store, at: Runtime) -> WorkflowDefinition | None:
-    """Return the process's own definition under another name, or outside of the registry, or None."""
+    """Return the definition that this process has outside of the registry or under another name; None without one."""
     if at.find_workflow is not None and (found := at.find_workflow(workflow)) is not None:
         return found
     _learn_names(store)

@@ -179,7 +179,7 @@ def _lines(file: IO[str], name: str) -> Iterator[str]:
         number += 1
         if len(line) > LONGEST:
             raise HistoryFileError(
-                f"{name}, line {number}: longer than {LONGEST:,} characters, this is no file of histories"
+                f"{name}, line {number}: longer than {LONGEST:,} characters, this is not a file of histories"
             )
         yield line
 

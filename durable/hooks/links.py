@@ -346,10 +346,10 @@ def _is_of_person(request: HttpRequest) -> bool:
 
 
 def answer_in_test(url: str, body: bytes | str, headers: Mapping[str, str]) -> HttpResponse:
-    """Answer a link by its address without a server. Raises ValueError for what is no address of a link."""
+    """Answer a link by its address without a server. Raises ValueError for what is not an address of a link."""
     found = TOKEN.search(url)
     if found is None:
-        raise ValueError(f"{url[:200]!r} is no address of a link: give the url of ctx.link(...)")
+        raise ValueError(f"{url[:200]!r} is not an address of a link: give the url of ctx.link(...)")
     given = {name: value for name, value in headers.items() if name.lower() != "content-type"}
     kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
     from django.test import RequestFactory

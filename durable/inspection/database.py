@@ -117,7 +117,7 @@ def cached_tables() -> list[str]:
 def how_to_let_reads_through() -> str:
     return (
         "Exempt the app durable from the cache: its tables are written by functions in the database, which no cache notices, and "
-        "a run that is told of old rows waits for ever. Of django-cachalot that is "
+        "a run that sees old rows waits for ever. Of django-cachalot that is "
         'CACHALOT_UNCACHABLE_APPS = ["durable"].'
     )
 

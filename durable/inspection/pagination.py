@@ -2,8 +2,8 @@
 
 A key says where a page ended: as text for the next request, and as a condition for the next query.
 
-All causes share one window of everybody's failed runs. A window for each cause would take longer with each failure that
-the user may not see.
+The causes of a limited user are searched in one window of the newest failed runs of all users. With a window for each
+cause, a search would take longer with each failed run that the user may not see.
 """
 
 from __future__ import annotations

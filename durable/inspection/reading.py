@@ -203,7 +203,7 @@ def _chosen() -> Source:
         _failed(error)
         return primary
     if not is_standby:  # a promoted standby has stopped to follow, and would show old rows as the newest
-        _failed(OperationalError("it is no standby; was it promoted?"))
+        _failed(OperationalError("it is not a standby; was it promoted?"))
         return primary
     return Source(connection.alias, is_replica=True, age=None if age is None else max(0.0, float(age)))
 

@@ -1,6 +1,6 @@
 """What operators see of a database that went back in time: how far, and which of its open runs do things again.
 
-What the lost time has brought is not in the database. What can be told is which open runs were due before the mark was
+What the lost time has brought is not in the database. What can be shown is which open runs were due before the mark was
 written: while workers ran, each of them has moved since. Runs that were due later have moved only if a message or a
 verb came.
 """

@@ -82,7 +82,7 @@ class Filtered:
         numbers: Counter[tuple[str, str]] = Counter()
         partial = set[str]()
         matching, others = list[tuple[str, QuerySet[Any]]](), list[tuple[str, QuerySet[Any]]]()
-        is_split = self._is_of_failures and HELD in states  # these are counted so, and by no state
+        is_split = self._is_of_failures and HELD in states  # held runs of all states are counted as one
         every = [RunState.FAILED.value, HELD] if is_split else [each.value for each in RunState]
         for state in every:
             window = EXAMINED if state in states else EXAMINED // _LESS

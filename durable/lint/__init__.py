@@ -1,4 +1,4 @@
-"""The linter: reads workflows as text and tells where they break a rule of writing workflows.
+"""The linter: reads workflows as text and reports where they break a rule of writing workflows.
 
 `lint(paths)` returns findings. `docs/design/lint.md` says how it reads; `docs/rules.md` has each rule with programs.
 Imports none of the engine: not `durable.core`, not Django.

@@ -1,4 +1,4 @@
-"""Lints files: reads each, finds its workflows, notes their facts, asks each rule, and tells the findings.
+"""Lints files: reads each, finds its workflows, notes their facts, asks each rule, and reports the findings.
 
 A comment such as `# durable: allow[W101] reason` silences a finding on its line.
 Nothing is imported or run. Whatever is in a file, the answer is a list of findings.

@@ -115,7 +115,7 @@ class Expressions:
         raise NotImplementedError
 
     def of(self, node: ast.expr, frame: Frame) -> Result:
-        """Read an expression. What a name or a call means is only guessed where it is certain."""
+        """Read an expression. A name or a call gets a meaning only where it is certain."""
         match node:
             case ast.Constant():
                 return Result(Text(node.value) if isinstance(node.value, str) else None)

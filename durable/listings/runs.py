@@ -197,8 +197,8 @@ class Run(Shape):
     )
     wake_at: datetime | None = field(help="When it goes on by itself.")
     error: Error | None = field(lambda run, seen: error_of(run, run.error, payloads=seen.payloads))
-    worker: str = field(help="The process that passes it now; empty for none.")
-    crashes: int = field(help="How many workers died in a row while they passed it.")
+    worker: str = field(help="The worker process that executes it now; empty for none.")
+    crashes: int = field(help="How many workers died in a row while they executed it.")
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

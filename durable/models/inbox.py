@@ -65,7 +65,7 @@ class Link(Row):
     """A link of a run (`durable.core.records.LinkRecord`): an address at which the outside answers the run, once.
 
     The address contains a token, of which only the SHA-256 is kept. The row stays until its run is deleted, so that a
-    link that leads nowhere any more is told from one that never was.
+    link that leads nowhere any more is distinguished from one that never was.
     """
 
     token_hash = models.CharField(max_length=64, unique=True)
@@ -97,7 +97,7 @@ class Question(Row):
     """A question of a run to people (`durable.core.records.QuestionRecord`).
 
     Inboxes search the open ones, by whom they are for. The row stays until its run is deleted, so that a question that
-    was decided is told from one that never was.
+    was decided is distinguished from one that never was.
     """
 
     question_id = models.CharField(max_length=32, unique=True)

@@ -22,7 +22,7 @@ from durable.models.run import Run
 def set_null_where_the_log_is(collector: Any, field: Any, rows: Any, using: str) -> None:
     """Forget a deleted user. Django looks for references in the user's database, which may have no audit log.
 
-    It has one if it is durable's, even if another alias is the one that migrates it (past a pooler, for example).
+    Durable's database has one, even if another alias migrates it (past a pooler, for example).
     """
     if using == conf.DATABASE or router.allow_migrate_model(using, field.model):
         models.SET_NULL(collector, field, rows, using)

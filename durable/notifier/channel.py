@@ -1,4 +1,4 @@
-"""The channel of PostgreSQL on which, without Redis, processes tell workers of due runs (`LISTEN` and `NOTIFY`).
+"""The channel of PostgreSQL on which, without Redis, processes notify workers of due runs (`LISTEN` and `NOTIFY`).
 
 Owns what is sent and how often; `durable.worker.listener` receives it. As with Redis, a message carries no truth, and
 the sweep makes up for a lost one.
@@ -7,7 +7,7 @@ the sweep makes up for a lost one.
   server and keeps it until its commit is on the disk, so that such commits wait for each other. A transaction that does
   nothing else waits for no disk (docs/speed.md has the figures).
 - A process sends one message about a queue in `QUIET` seconds. A worker that hears one looks at once, and again
-  `LOOK_AGAIN` seconds later: it then sees what was committed meanwhile and not told.
+  `LOOK_AGAIN` seconds later: it then sees what was committed meanwhile without a notification.
 - Behind a pooler in transaction mode a message is sent, and nobody hears it: workers notice that, and poll.
 """
 
@@ -72,7 +72,7 @@ def _tell(kind: str, queue: str) -> None:
     if wakeups.is_silent() or not is_used():
         return
     connection = connections[conf.DATABASE]
-    if connection.in_atomic_block:  # what is told must be committed
+    if connection.in_atomic_block:  # what is notified must be committed
         transaction.on_commit(lambda: _tell(kind, queue), using=conf.DATABASE)
         return
     key, now = (kind, queue), time.monotonic()

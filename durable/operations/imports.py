@@ -295,7 +295,7 @@ def _check(run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Me
         try:
             check_data(each)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ValueError(f'the entry "{each.location}" has what are no tags: {error}') from error
+            raise ValueError(f'the tags of the entry "{each.location}" cannot be read: {error}') from error
     if len({each.location for each in entries}) < len(entries):
         raise ValueError("two entries have the same location")
     if len({each.order for each in messages}) < len(messages) or any(each.run_id != run.id for each in messages):

@@ -419,7 +419,7 @@ def form_of(record: QuestionRecord) -> type[BaseForm] | None:
         why = f"the form {record.form} cannot be imported: {type(error).__name__}: {error}"
         raise FormInvalidError(_name(record), {"__all__": [why[:500]]}) from error
     if not isinstance(found, type) or not hasattr(found, "base_fields"):
-        raise FormInvalidError(_name(record), {"__all__": [f"{record.form} is no form of Django"]})
+        raise FormInvalidError(_name(record), {"__all__": [f"{record.form} is not a form of Django"]})
     if problem := _why_unfit(found):
         raise FormInvalidError(_name(record), {"__all__": [f"nobody can answer by {record.form}: {problem[:500]}"]})
     return found

@@ -234,7 +234,7 @@ def _tick_without_run(run_id: str) -> str:
         return ""
     from durable.models import Tick
 
-    with suppress(ValueError):  # the text is no moment
+    with suppress(ValueError):  # the text is not a moment
         when = datetime.fromisoformat(moment)
         ticks = Tick.objects.using(conf.DATABASE).filter(schedule__name=name).exclude(outcome=Tick.Outcome.STARTED)
         if when.tzinfo is not None and (tick := ticks.filter(moment=when).order_by("-number").first()) is not None:

@@ -72,7 +72,7 @@ def decide(database: str, how: str, *, as_copy: bool = False) -> Decided:
     decide, if another database with this name is in use, or if the mark cannot be read.
     """
     if how not in _WAYS:
-        raise ValueError(f'"{how[:20]}" is no decision: give "{HOLD}", "{UNKNOWN}" or "{GO_ON}"')
+        raise ValueError(f'"{how[:20]}" is not a decision: give "{HOLD}", "{UNKNOWN}" or "{GO_ON}"')
     at = runtime.current()
     with audited(at, "restored", "", subject=("database", database)) as by:
         now = at.now()

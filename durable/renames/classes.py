@@ -116,7 +116,7 @@ class MoveClass(_Moved):
     def _problem(self, found: object) -> str | None:
         if found is None:
             return "cannot be imported"
-        return None if isinstance(found, type) else "is no class"
+        return None if isinstance(found, type) else "is not a class"
 
     def _takes_the_place(self, found: object) -> bool:
         kinds: tuple[Callable[[type], bool], ...] = (
@@ -144,7 +144,7 @@ class MoveHandler(_Moved):
     def _problem(self, found: object) -> str | None:
         if found is None:
             return "cannot be imported"
-        return None if callable(found) and not isinstance(found, type) else "is no function"
+        return None if callable(found) and not isinstance(found, type) else "is not a function"
 
     def _takes_the_place(self, found: object) -> bool:
         return callable(found)

@@ -340,7 +340,7 @@ def counted(number: int) -> str:
     return "1 run" if number == 1 else f"{number:,} runs"
 
 
-_RECORDS: Final = 2_000  # entries of one transaction, if they are of several runs
+_RECORDS: Final = 2_000  # entries of one transaction, if several runs have them
 _ROWS: Final = 500  # rows of one statement
 _SHOWN: Final = 5  # ids of runs to name in a line
 _SAY_EVERY: Final = 2.0  # seconds between two lines of progress
@@ -390,7 +390,7 @@ def _copied(text: str, old: Place, new: Place) -> str:
     """
     at = runtime.current()
     moved = at.copied(text, old, new)
-    if moved == text:  # it was bound to no place, or it stays as it is because it cannot be read
+    if moved == text:  # it was not bound to a place, or it is unchanged because it cannot be read
         at.decode(text, old)
     return moved
 

@@ -67,7 +67,7 @@ class Chunk:
         """Return the chunk as a server-sent event, whose data is JSON: `value` and `attempt`."""
         try:
             data = json.dumps({"value": self.value, "attempt": self.attempt}, cls=_Encoder, allow_nan=False)
-        except (TypeError, ValueError):  # keys that are no text, numbers that JSON does not have
+        except (TypeError, ValueError):  # keys that are not text, numbers that JSON does not have
             data = json.dumps({"value": repr(self.value), "attempt": self.attempt})
         return f"event: {self.event}\ndata: {data}\nid: {self.id}\n\n".encode("ascii")
 

@@ -188,7 +188,7 @@ def headline(text: str, run: Run, running: Sequence[RunningStep], now: datetime)
         (each, "relative", humanize.relative(each, now)) for each in (run.finished_at, run.wake_at) if each is not None
     ]
     for then, kind, words in moments:
-        if abs(now - then) >= _SECOND and text.count(words) == 1:  # else it cannot be told from a name
+        if abs(now - then) >= _SECOND and text.count(words) == 1:  # else it cannot be distinguished from a name
             before, _words, after = text.partition(words)
             inner = format_html('<span data-durable-{}="2">{}</span>', kind, words)
             return format_html('{}<time datetime="{}">{}</time>{}', before, then.isoformat(), inner, after)

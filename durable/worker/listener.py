@@ -1,12 +1,12 @@
 """Hears of due runs from PostgreSQL, where durable uses no Redis (`durable.notifier.channel` sends it).
 
 Owns the listening connection of a `durable_worker`, one in its parent process, and whether messages arrive on it. The
-workers behind it are told through their pipes; the timer polls while nothing is heard (`Timer.hears`).
+workers behind it are notified through their pipes; the timer polls while nothing is heard (`Timer.hears`).
 
 Whether messages arrive is tried, not assumed: a pooler in transaction mode accepts `LISTEN` and delivers nothing. So
 another connection sends an echo before anything is relied on. It has to be another one: to the sender itself a pooler
 may deliver it. Later the listening connection sends itself an echo at times, because a host or a firewall that drops a
-connection tells nobody.
+connection notifies nobody.
 
 The session is in no transaction while it waits: PostgreSQL keeps messages until each listener has read them, and rows
 until each transaction has ended. Where a process is stopped, the sweep of another one ends its session. Nothing here
@@ -57,7 +57,7 @@ class Deaf(Exception):
 
 
 class PostgresListener:
-    """Listens while its `with` block lasts, and tells the workers and the timer."""
+    """Listens while its `with` block lasts, and notifies the workers and the timer."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer

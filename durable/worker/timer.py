@@ -187,7 +187,7 @@ class Timer(Periodic):
     """Notifies at deadlines: less than 50 ms late on an idle machine, or a sweep's interval late if Redis lost an
     alarm.
 
-    Without Redis it does the same while `hears` says that PostgreSQL tells of due runs (`durable.worker.listener`).
+    Without Redis it does the same while `hears` says that PostgreSQL notifies of due runs (`durable.worker.listener`).
     Otherwise, and while Redis is away, it polls: every POLL_INTERVAL it notifies of all queues with due runs.
     """
 

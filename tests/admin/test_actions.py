@@ -188,7 +188,7 @@ class TestSending:
         ("queue", "body", "problem"),
         [
             ("verdict", '{"by": "seven"}', "by: expected a whole number, found text"),
-            ("verdict", '{"by": 7, "nte": ""}', 'nte: is no field of Verdict, did you mean "note"?'),
+            ("verdict", '{"by": 7, "nte": ""}', 'nte: is not a field of Verdict, did you mean "note"?'),
             ("cancel", "1", "expected null, found a whole number"),
             ("verdct", "1", "Select a valid choice. verdct is not one of the available choices."),
         ],

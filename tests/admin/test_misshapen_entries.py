@@ -75,5 +75,5 @@ def test_each_address_answers_and_says_which_entry_cannot_be_shown(
     statuses = {each: answer.status_code for each, answer in [*pages.items(), *answers.items()]}
     assert {each: status for each, status in statuses.items() if status >= 500} == {}
     for page in (f"step/?at={locations[0]}", "live/?part=history"):
-        assert "cannot be shown: its data is no object" in pages[page].content.decode()
-    assert answers[f"/entries/{locations[0]}"].json()["data"]["cannot_be_shown"] == "its data is no object"
+        assert "cannot be shown: its data is not an object" in pages[page].content.decode()
+    assert answers[f"/entries/{locations[0]}"].json()["data"]["cannot_be_shown"] == "its data is not an object"

@@ -99,7 +99,7 @@ def test_a_worker_has_a_page_with_its_runs(operator: Client, stage: Stage) -> No
     stage.start(flows.quick, id="held", settle=False)
     assert stage.claim("held") is not None
     page = text_of(operator.get(url("worker", "host:4711:abc")))
-    assert "It holds runs and has not told anything about itself." in page
+    assert "It holds runs and has not reported anything about itself." in page
     a_worker()
     page = text_of(operator.get(url("worker", "host:4711:abc")))
     for expected in ("1 of 8 slots in use", "held", "tests.quick", "busy"):

@@ -317,7 +317,7 @@ class TestDeclaredMessages:
         document = problem(refused, 422, "message-not-accepted")
         assert document["errors"] == [
             {"at": "body/by", "detail": "expected a whole number, found text", "code": "type"},
-            {"at": "body/nte", "detail": 'is no field of Verdict, did you mean "note"?', "code": "type"},
+            {"at": "body/nte", "detail": 'is not a field of Verdict, did you mean "note"?', "code": "type"},
         ]
         assert not QueueMessage.objects.exists()
         assert actions() == [("send", "a", "invalid")]

@@ -67,7 +67,7 @@ def test_one_step_gets_an_answer(shell: Shell, stage: Stage, words: list[str], f
         (["run", "charge", "--done", "1", "--fail"], "give one of"),
         (["run", "--fail"], "give the LOCATION of a step"),
         (["--fail"], "ids of runs, or --cause, --place or --held"),
-        (["run", "charge", "--held", "--fail"], "and only one of them"),
+        (["run", "charge", "--held", "--fail"], "give either ids of runs or one of"),
     ],
 )
 def test_what_is_not_said_is_asked_for(shell: Shell, stage: Stage, words: list[str], why: str) -> None:

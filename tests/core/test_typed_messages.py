@@ -219,7 +219,7 @@ def test_queues_are_given_by_position_as_before(h: Harness, flavour: Flavour) ->
 
 def test_what_is_no_type_is_refused_at_once(h: Harness, flavour: Flavour) -> None:
     run = h.start(flavour.calling(lambda ctx: ctx.queue.next("approved", of=object())), id="run")
-    assert "is no type that a message can have" in error_of(h.run(run)).message
+    assert "is not a type that a message can have" in error_of(h.run(run)).message
 
 
 def test_a_message_has_a_type_of_its_own() -> None:
@@ -251,7 +251,7 @@ def test_a_receive_without_a_type_has_the_declared_one(h: Harness, flavour: Flav
             {"by": "seven", "nte": ""},
             (
                 'the workflow tests.ship accepts no such body of a message to "approved": by: expected a whole number, found text; '
-                'nte: is no field of Approval, did you mean "note"?'
+                'nte: is not a field of Approval, did you mean "note"?'
             ),
         ),
     ],
@@ -362,7 +362,7 @@ def test_a_start_that_sends_starts_nothing_for_a_message_that_is_not_accepted(h:
     ("messages", "expected"),
     [
         (["approved"], "messages are names with the types of their bodies"),
-        ({"approved": 3}, 'the message "approved" is declared as 3, and 3 is no type that a message can have'),
+        ({"approved": 3}, 'the message "approved" is declared as 3, and 3 is not a type that a message can have'),
         ({"approved": "Approval"}, "no type that a message can have"),
     ],
 )

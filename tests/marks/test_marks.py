@@ -396,7 +396,7 @@ class TestTheDecision:
             restored.decide(row().name, "go_on")
         with pytest.raises(ValueError, match="has the name"):
             restored.decide("another", "go_on")
-        with pytest.raises(ValueError, match="is no decision"):
+        with pytest.raises(ValueError, match="is not a decision"):
             restored.decide(row().name, "perhaps")
         run = noting.start()
         assert restored.decide(row().name, "hold").paused == 1  # of a restore that nothing has noticed
@@ -563,7 +563,7 @@ class TestTheFile:
     def test_that_is_no_mark_is_said_and_written_anew(self, path: Path, caplog: pytest.LogCaptureFixture) -> None:
         sweep()
         path.write_text('{"half": ')
-        assert "is no file of marks" in marks.look().problem
+        assert "is not a file of marks" in marks.look().problem
         assert marks.look().may_claim
         marks._log_this.clear("file")
         sweep()

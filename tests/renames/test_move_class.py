@@ -354,7 +354,7 @@ SMALL = "class Order(Exception):\n    pass\n"
     ("operation", "sources", "problem"),
     [
         (MOVE, {"models": SHAPES}, r"moving_shop\.orders:Order cannot be imported"),
-        (MOVE, {"orders": "def Order():\n    pass"}, "is no class"),
+        (MOVE, {"orders": "def Order():\n    pass"}, "is not a class"),
         (MOVE, {"orders": SHAPES, "models": SHAPES}, "another class of that name"),
         (MOVE, {"orders": SHAPES, "models": SMALL}, "another class of that name"),
         (
@@ -363,7 +363,7 @@ SMALL = "class Order(Exception):\n    pass\n"
             "with a colon|colon behind",
         ),
         (HANDLER, {"models": SHAPES}, r"moving_shop\.orders:refund cannot be imported"),
-        (HANDLER, {"orders": "class refund:\n    pass"}, "is no function"),
+        (HANDLER, {"orders": "class refund:\n    pass"}, "is not a function"),
         (HANDLER, {"orders": SHAPES, "models": SHAPES}, "another rollback handler of that name"),
     ],
 )
@@ -380,8 +380,8 @@ def test_a_move_that_the_code_does_not_bear_out_is_refused(
 @pytest.mark.parametrize(
     ("second", "problem"),
     [
-        (("moving_shop.models.Other", "moving_shop.orders.Order"), "could not be told apart"),
-        (("moving_shop.models.Other", "moving_shop.models.Order"), "could not be told apart"),
+        (("moving_shop.models.Other", "moving_shop.orders.Order"), "could not be distinguished"),
+        (("moving_shop.models.Other", "moving_shop.models.Order"), "could not be distinguished"),
         (("moving_shop.models.Order", "moving_shop.third.Order"), "has moved to moving_shop.orders:Order already"),
     ],
 )

@@ -353,8 +353,8 @@ def test_many_runs_in_an_atomic_migration_are_refused(deploys: Deploys) -> None:
         ("pages/~3/get", "pages/~3/fetch", "names one iteration"),
         ("send~0", "send~1", "names a number"),
         ("pages/~", "pages/x", "ends with an iteration"),
-        ("", "charge", "is no location"),
-        ("a//b", "a//c", "is no location"),
+        ("", "charge", "is not a location"),
+        ("a//b", "a//c", "is not a location"),
     ],
 )
 def test_what_is_no_place_of_an_operation_is_refused_when_the_file_is_read(old: str, new: str, problem: str) -> None:

@@ -134,7 +134,7 @@ def test_an_entry_with_what_are_no_tags_is_refused(at: Runtime, tmp_path: Path, 
     out = io.StringIO()
     with pytest.raises(SystemExit):
         call_command("durable", "import", str(path), "--as-prefix", "copy-", stdout=out, stderr=out)
-    assert 'the entry "tag~0" has what are no tags' in out.getvalue()
+    assert 'the tags of the entry "tag~0" cannot be read' in out.getvalue()
     assert not Run.objects.filter(id="copy-a").exists()
 
 

@@ -66,7 +66,7 @@ class Moves:
             return  # it moves back
         if move.new in (name for each in self._moves for name in each):
             raise ValueError(
-                f"{move.new} is a name of something else that has moved: after this, records of the two could not be told apart"
+                f"{move.new} is a name of something else that has moved: after this, records of the two could not be distinguished"
             )
 
 
@@ -86,7 +86,7 @@ def recorded_name(path: str) -> str:
     parts = (*module.split("."), *qualname.split("."))
     if not all(part.isidentifier() for part in parts):
         raise ValueError(
-            f"{ascii(path)[:200]} is no path of a class or function: write it as shop.orders.Order, or with a colon behind the "
+            f"{ascii(path)[:200]} is not a path of a class or function: write it as shop.orders.Order, or with a colon behind the "
             "module, as shop.orders:Order.Line, for what is nested in a class"
         )
     if "__main__" in parts:
@@ -231,7 +231,7 @@ def _used(name: str) -> Callable[..., Any]:
     found: Any = inspect.getattr_static(module, steps[0])
     for part in steps[1:]:
         if not isinstance(found, type):
-            raise AttributeError(f"{name} is no part of a class")
+            raise AttributeError(f"{name} is not a part of a class")
         found = inspect.getattr_static(found, part)
     return _callable(found, name)
 

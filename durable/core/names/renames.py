@@ -251,7 +251,9 @@ def check_pattern(old: str, new: str) -> None:
         if not isinstance(each, str):
             raise TypeError(f"a location is text, as handle.history() shows it, not {each!r}")
         if not each or not all(each.split("/")):
-            raise ValueError(f'"{each}" is no location: write the names from the root to the operation, joined by "/"')
+            raise ValueError(
+                f'"{each}" is not a location: write the names from the root to the operation, joined by "/"'
+            )
         for segment in each.split("/"):
             if "~" in segment and segment != ITERATION_PATTERN:
                 what = "a number" if _NUMBERED.fullmatch(segment) else "one iteration"

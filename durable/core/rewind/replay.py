@@ -160,7 +160,7 @@ class Replay:
         """Yield the reasons why the output of the target cannot be given by hand."""
         entry = self.history.deleted.get(self.target)
         if entry is None or entry.kind != EntryKind.STEP:
-            text = gettext_noop('"{place}" is no step: only the output of a step can be given')
+            text = gettext_noop('"{place}" is not a step: only the output of a step can be given')
             yield Sentence(text, place=self.target)
             return
         if self.boundary != self.target:

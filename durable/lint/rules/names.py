@@ -82,7 +82,7 @@ def _where(operation: Operation, other: Operation) -> tuple[Module, int]:
     "W133",
     "error",
     "An operation in a native loop has the same name in each iteration",
-    why="A native loop is no scope. In the second iteration the name is used already, and the run stops.",
+    why="A native loop is not a scope. In the second iteration the name is used already, and the run stops.",
     fix='Make the name of what the iteration is about, f"fetch {page}", or use ctx.loop, whose iterations are scopes.',
 )
 def _in_loop(facts: Facts) -> Iterator[Report]:

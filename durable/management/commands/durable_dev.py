@@ -24,7 +24,7 @@ class Command(durable_worker.Command):
     name = "durable_dev"
     help = (
         "For development: runs Django's development server and one worker, starts both again when the code changes, and "
-        "tells each step in a line. Ctrl+C or SIGTERM ends both."
+        "prints each step in a line. Ctrl+C or SIGTERM ends both."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

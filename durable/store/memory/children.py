@@ -93,7 +93,7 @@ class MemoryChildren(MemoryTable):
 
     def position_of(self, run_id: str) -> int:
         child = self._child(run_id)
-        assert child is not None, f"{run_id} is no child"
+        assert child is not None, f"{run_id} is not a child"
         return child.position
 
     def states_in(self, group_id: str, run_ids: Sequence[str]) -> dict[str, str]:

@@ -47,8 +47,8 @@ PAGES: Final = 128  # of 8 kB, that one transaction copies: a writer waits for o
 _PATIENCE: Final = 0.25  # seconds for which a transaction waits for a lock; PostgreSQL looks for deadlocks after one
 _TRIES: Final = 600  # to get a lock
 _PAUSE: Final = 0.5  # seconds between two tries
-_TOLD_OF_LOCKS: Final = 20  # tries, after which the wait is told
-_STEP: Final = 5  # percent, after which progress is told again
+_TOLD_OF_LOCKS: Final = 20  # tries, after which the wait is reported
+_STEP: Final = 5  # percent, after which progress is reported again
 
 _PROGRESS: Final = "durable_partition_progress"
 _GONE: Final = "durable_partition_gone"
@@ -141,7 +141,7 @@ def _begin(alias: str, into: int, tell: Tell) -> None:
         for table in TABLES:
             make(cursor, table, into)
             _mirror(cursor, table)
-            # a table without partitions is no row of its own partition tree
+            # a table without partitions is not a row of its own partition tree
             cursor.execute(
                 f"INSERT INTO {_PROGRESS} SELECT source, %s, %s, 0, "
                 "pg_relation_size(source::regclass) / current_setting('block_size')::bigint "

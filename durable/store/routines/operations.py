@@ -145,7 +145,7 @@ class _OnPostgreSQL(Operation):
             self._undo(app_label, schema_editor, states[-1])
 
     def _apply(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState, /) -> None:
-        """Change the database. The models have this state then."""
+        """Change the database. `state` is that of the models after the migration."""
         raise NotImplementedError
 
     def _undo(self, app_label: str, editor: BaseDatabaseSchemaEditor, state: ProjectState, /) -> None:

@@ -381,7 +381,7 @@ def turned(table: ChildTable, group: GroupRecord, now: datetime) -> frozenset[st
 def freed(table: ChildTable, run_id: str, now: datetime) -> frozenset[str]:
     """Let another child begin beside this one, of which a step is held now. Return the queues to notify.
 
-    The row of the run is locked. Nothing happens if the run is no child of a map, or keeps its place.
+    The row of the run is locked. Nothing happens if the run is not a child of a map, or keeps its place.
     """
     group_id = table.member_of(run_id)
     seen = None if group_id is None else table.get(group_id)

@@ -140,7 +140,7 @@ class DatabaseQuestions(DatabaseTables):
         return rows.update(closed_at=now, outcome=rules.ENDED, next_at=None) if ids else 0
 
     def _open_questions_again(self, run_id: str) -> None:
-        """Open the questions that were closed because the run had ended: it goes on."""
+        """Reopen the questions that the end of the run has closed, because the run continues."""
         rows = Question.objects.using(self.alias).filter(run_id=run_id, outcome=rules.ENDED)
         for row in rows.values(*QUESTION.names):
             self.put_question(rules.opened_again(QuestionRecord(**row)))

@@ -186,7 +186,7 @@ class _Sibling(pytest.Item):
     """Stands for a next test of the same parent. It is never executed."""
 
     def runtest(self) -> None:
-        raise NotImplementedError("it is no test")
+        raise NotImplementedError("it is not a test")
 
 
 def _points(base: Trial) -> list[Point]:

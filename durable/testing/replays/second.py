@@ -1,4 +1,4 @@
-"""Replay the records of a run with its own code until the records end, and tell the place where the traces of its
+"""Replay the records of a run with its own code until the records end, and report the place where the traces of its
 operations differ.
 
 Owns the host of such a pass: any operation that is not in the records ends it.
