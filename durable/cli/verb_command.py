@@ -147,17 +147,7 @@ def _arguments(verb: RunVerb) -> list[Argument]:
 
 def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
     ids = _chosen(verb, options)
-    if verb.check is not None:
-        try:
-            verb.check(**_said(verb.options, options))
-        except ValueError:
-            one = " | ".join(_flag(each) for each in verb.options if each is not STEP)
-            raise CommandError(f"give one of {one}", returncode=Exit.USAGE) from None
-    if STEP in verb.options and bool(options.ids) != bool(options.location):
-        raise CommandError("give the LOCATION of a step with the ID of its run", returncode=Exit.USAGE)
-    is_bulk = verb.action in BULK_ACTIONS and _is_slow(options)
-    if options.revision is not None and (len(options.ids) != 1 or "-" in options.ids or is_bulk):
-        raise CommandError("--revision is that of one run: give its id alone", returncode=Exit.USAGE)
+    is_slow = _checked_to_be_slow(verb, options)
     if options.dry_run:
         return _preview(verb, ids, output)
     if options.expect is not None:
@@ -165,8 +155,7 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
         possible = sum(_is_possible(verb, state) for _, state in _states(verb, ids))
         if possible != options.expect:
             output.complain(BulkCountError(verb.command, options.expect, f"{possible:,}"))
-            output.say("Nothing was done.")
-            return Exit.REFUSED
+            return _nothing_done(output)
     starts: BulkStarts | None = None
     if verb.action == "replay" and "-" not in options.ids:
         ids = list(ids)
@@ -177,10 +166,38 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
         ids = list(ids)
         is_many = len(ids) > 1 or (starts is not None and starts.children)
         if is_many and not confirmed(output, _question(verb, len(ids), starts)):
-            output.say("Nothing was done.")
-            return Exit.REFUSED
-    if is_bulk:
+            return _nothing_done(output)
+    if is_slow:
         return _start_bulk(verb.action, _filtered(options) or list(ids), options, output)
+    return _perform_each(verb, ids, options, output)
+
+
+def _checked_to_be_slow(verb: RunVerb, options: Namespace) -> bool:
+    """Return whether the bulk has a canary or a rate. Raises CommandError for options that do not go together."""
+    if verb.check is not None:
+        try:
+            verb.check(**_said(verb.options, options))
+        except ValueError:
+            one = " | ".join(_flag(each) for each in verb.options if each is not STEP)
+            raise CommandError(f"give one of {one}", returncode=Exit.USAGE) from None
+    if STEP in verb.options and bool(options.ids) != bool(options.location):
+        raise CommandError("give the LOCATION of a step with the ID of its run", returncode=Exit.USAGE)
+    is_bulk = verb.action in BULK_ACTIONS
+    if is_bulk and options.canary is None and (options.stop_after is not None or options.within is not None):
+        raise CommandError("--stop-after and --within are options of --canary", returncode=Exit.USAGE)
+    is_slow = is_bulk and (options.canary is not None or options.rate is not None)
+    if options.revision is not None and (len(options.ids) != 1 or "-" in options.ids or is_slow):
+        raise CommandError("--revision is that of one run: give its id alone", returncode=Exit.USAGE)
+    return is_slow
+
+
+def _nothing_done(output: Output) -> int:
+    output.say("Nothing was done.")
+    return Exit.REFUSED
+
+
+def _perform_each(verb: RunVerb, ids: Iterable[str], options: Namespace, output: Output) -> int:
+    """Perform the verb on one run after the other, and print what became of each."""
     done = refused = 0
     with acting_as(shell_actor(options.user), reason=options.reason, expected=options.revision), ExitStack() as stack:
         is_streamed = "-" in options.ids
@@ -192,8 +209,7 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
                 stack.enter_context(bulk.grouped(verb.action, total))
             except REFUSALS as error:
                 output.complain(error)
-                output.say("Nothing was done.")
-                return Exit.REFUSED
+                return _nothing_done(output)
         for run_id in chain(first, rest):
             note = _note(verb, run_id, is_streamed=is_streamed)
             try:
@@ -371,13 +387,6 @@ VERBS = tuple(
 
 
 # -- bulks
-
-
-def _is_slow(options: Namespace) -> bool:
-    """Return whether the bulk has a canary or a rate. Raises CommandError for options that need a canary."""
-    if options.canary is None and (options.stop_after is not None or options.within is not None):
-        raise CommandError("--stop-after and --within are options of --canary", returncode=Exit.USAGE)
-    return options.canary is not None or options.rate is not None
 
 
 def _start_bulk(verb: str, selection: Any, options: Namespace, output: Output) -> int:

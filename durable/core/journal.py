@@ -304,6 +304,10 @@ class Journal:
         self.unreadable: list[EntryRecord] = []
         #: Locations of entries that, because of a rename, belong to one operation.
         self.doubled: list[tuple[str, str]] = []
+        self._load(entries)
+
+    def _load(self, entries: Iterable[EntryRecord]) -> None:
+        """Place the entries of the history, and note what they say of the pass."""
         newest = last = -1
         newest_entry: EntryRecord | None = None
         for entry in entries:
@@ -320,7 +324,7 @@ class Journal:
             if entry.status == EntryStatus.HELD:
                 self._held_at.add(entry.location)
             if entry.kind == EntryKind.LINK:
-                environment.know_link(entry.data)
+                self.environment.know_link(entry.data)
             if entry.kind == EntryKind.PUBLISH:
                 self._note_newest(entry)
             if entry.kind == EntryKind.MESSAGE and "event" in entry.data and entry.status != EntryStatus.COMPLETED:

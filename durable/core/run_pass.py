@@ -99,19 +99,23 @@ def _run_pass(
     journal: Journal, workflow: Callable[[Any], Any] | None, policy: PassPolicy, slots: Slots | None
 ) -> Operation:
     journal.has_running_slots = slots is not None or workflow is None  # from its line, or from a worker that died
-    is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # these requests do not need the history
-    if journal.unreadable and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
+    if journal.unreadable and not _is_to_stop(journal):
         return (yield from _diverged(journal, cannot_read(journal.unreadable), policy))
-    if journal.doubled and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
+    if journal.doubled and not _is_to_stop(journal):
         return (yield from _diverged(journal, named_twice(*journal.doubled[0]), policy))
-    if journal.not_restored is not None and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
+    if journal.not_restored is not None and not _is_to_stop(journal):
         return (yield from _not_restored(journal, journal.not_restored, policy))
     try:
         return (yield from _continue(journal, workflow, policy, slots))
     except NotRestored as refused:
-        if journal.request in (Request.PAUSE, Request.CANCEL) and journal.run.state != RunState.ROLLING_BACK:
+        if _is_to_stop(journal):
             return (yield from _honour(journal, journal.request))
         return (yield from _not_restored(journal, refused.error, policy))
+
+
+def _is_to_stop(journal: Journal) -> bool:
+    """Return True if a request ends the pass, and needs neither the history nor the code."""
+    return journal.request in (Request.PAUSE, Request.CANCEL) and journal.run.state != RunState.ROLLING_BACK
 
 
 def _continue(
@@ -139,17 +143,9 @@ def _continue(
         if journal.environment.is_in_transaction():
             raise OpenTransactionError("the end of the workflow")
     except Park as park:
-        if journal.request != Request.NONE:
-            return (yield from _honour(journal, journal.request))
-        if (excess := journal.excess()) is not None:
-            return (yield from _fail(journal, excess, may_compensate=True))
-        return (yield from _park(journal, park))
+        return (yield from _ended_first(journal, journal.request) or _park(journal, park))
     except Evicted as eviction:
-        if eviction.request != Request.NONE:
-            return (yield from _honour(journal, eviction.request))
-        if (excess := journal.excess()) is not None:
-            return (yield from _fail(journal, excess, may_compensate=True))
-        return (yield from _hand_over(journal))
+        return (yield from _ended_first(journal, eviction.request) or _hand_over(journal))
     except (LeaseLost, PassAborted):
         raise
     except HistoryDivergedError as error:
@@ -172,6 +168,15 @@ def _continue(
         return (yield from _complete(journal, output))
     except OpenTransactionError as error:
         return (yield from _stop(journal, error, origins_of(error)))
+
+
+def _ended_first(journal: Journal, request: Request) -> Operation | None:
+    """Return what a request or an exceeded time limit makes of the run, instead of parking it; None without one."""
+    if request != Request.NONE:
+        return _honour(journal, request)
+    if (excess := journal.excess()) is not None:
+        return _fail(journal, excess, may_compensate=True)
+    return None
 
 
 def _admitted(journal: Journal, wants: PassWants) -> Operation:

@@ -231,42 +231,15 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
     if wrong := data.get(CANNOT_BE_SHOWN):
         yield _("data"), _("cannot be shown: %(problem)s") % {"problem": wrong}
         return
-    if entry.kind == EntryKind.MESSAGE and (place := data.get("link")) is not None:
-        yield _("answer of link"), display_location(place)
-        data = _without(data, "names", "count")
-    if entry.kind == EntryKind.MESSAGE and (awaited := data.get("event")) is not None:
-        yield _("event"), str(awaited["name"])
-        yield pgettext("of an event", "key"), str(awaited["key"])
-        if "within" in awaited:
-            yield _("or published before, within"), span(float(awaited["within"]))
-        data = _without(data, "names", "count")
-    if entry.kind == EntryKind.MESSAGE and (ask := data.get("ask")) is not None:
-        spec = ask["spec"]
-        yield _("asked"), spec["to_label"] or spec["permission"] or _("whoever may operate runs")
-        if spec["form"]:
-            yield _("form"), spec["form"]
+    if entry.kind == EntryKind.MESSAGE and (source := [*_facts_of_source(data)]):
+        yield from source
         data = _without(data, "names", "count")
     for name in _PLAIN.get(entry.kind, ()):
         if (value := data.get(name)) not in (None, "", []):
             told = state_in_words(value) if name == "state" else value
             yield str(_NAMES.get(name, name)), ", ".join(map(str, told)) if isinstance(told, list) else str(told)
-    if entry.kind == EntryKind.STEP and (summary := summary_of(run.workflow, data)):
-        yield _("about"), summary
-    if entry.kind == EntryKind.STEP and (given := data.get("given")):
-        at = moment(datetime.fromisoformat(given["at"]), timezone.now()) if "at" in given else ""
-        yield _("given by hand"), f"{given_note(given)}, {at}".removesuffix(", ")
-    if entry.kind == EntryKind.STEP and (held := data.get(HELD)):
-        told = {
-            "why": _HELD_BECAUSE.get(held["reason"], held["reason"]),
-            "since": moment(datetime.fromisoformat(held["since"]), timezone.now()),
-        }
-        yield _("waits for a person"), _("%(why)s, since %(since)s") % told
-    if entry.kind == EntryKind.STEP and (once := data.get(ONCE)):
-        yield _("idempotency key"), str(once["key"])
-        if once.get("verify"):
-            yield _("asked whether it was done"), str(once["verify"])
-    if entry.kind == EntryKind.STEP and (uncounted := data.get(UNCOUNTED)):
-        yield _("attempts that do not count"), f"{uncounted:,}"
+    if entry.kind == EntryKind.STEP:
+        yield from _facts_of_step(run, data)
     if entry.kind in (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP) and (failure := data.get("failure")):
         kind = str(failure.get("kind"))
         note = failed_note(data)
@@ -281,6 +254,42 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
             yield _("times opened"), f"{link.opened:,}"
     if entry.kind == EntryKind.MESSAGE and (note := wait_note(entry)):
         yield _("received"), note
+
+
+def _facts_of_source(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Say what a wait gets its message from, if it is not a queue."""
+    if (place := data.get("link")) is not None:
+        yield _("answer of link"), display_location(place)
+    if (awaited := data.get("event")) is not None:
+        yield _("event"), str(awaited["name"])
+        yield pgettext("of an event", "key"), str(awaited["key"])
+        if "within" in awaited:
+            yield _("or published before, within"), span(float(awaited["within"]))
+    if (ask := data.get("ask")) is not None:
+        spec = ask["spec"]
+        yield _("asked"), spec["to_label"] or spec["permission"] or _("whoever may operate runs")
+        if spec["form"]:
+            yield _("form"), spec["form"]
+
+
+def _facts_of_step(run: Run, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if summary := summary_of(run.workflow, data):
+        yield _("about"), summary
+    if given := data.get("given"):
+        at = moment(datetime.fromisoformat(given["at"]), timezone.now()) if "at" in given else ""
+        yield _("given by hand"), f"{given_note(given)}, {at}".removesuffix(", ")
+    if held := data.get(HELD):
+        told = {
+            "why": _HELD_BECAUSE.get(held["reason"], held["reason"]),
+            "since": moment(datetime.fromisoformat(held["since"]), timezone.now()),
+        }
+        yield _("waits for a person"), _("%(why)s, since %(since)s") % told
+    if once := data.get(ONCE):
+        yield _("idempotency key"), str(once["key"])
+        if once.get("verify"):
+            yield _("asked whether it was done"), str(once["verify"])
+    if uncounted := data.get(UNCOUNTED):
+        yield _("attempts that do not count"), f"{uncounted:,}"
 
 
 #: Why a step waits for a person.

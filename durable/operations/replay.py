@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from durable import runtime
 from durable.core.causes import failed_at
@@ -31,6 +31,7 @@ from durable.core.records import (
     is_leased,
 )
 from durable.core.rewind.replay import Replay, nearest
+from durable.core.rewind.rewinding import Region
 from durable.operations.audit import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record
@@ -53,7 +54,10 @@ from durable.operations.replay_plan import (
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
 from durable.store.recovery import cancelled_children, members
-from durable.store.surveys import revision_of
+from durable.store.surveys import Survey, revision_of
+
+if TYPE_CHECKING:
+    from durable.store.tables.surveys import RowSurveyor
 
 _SHORT: Final = 1_000  # the most entries, and messages, of a run that is read whole
 _MOST_COMPENSATED: Final = 1_000  # compensated steps; with more, the history is read whole
@@ -148,30 +152,19 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         replay = Replay(run, known.values(), (), location)
     except EntryNotFoundError:
         raise EntryNotFoundError(run.id, location, nearest(location, surveyor.first_locations(_SEARCHED))) from None
-    not_given = list(replay.refusals_of_giving()) if is_given else []
-    kept = location if is_given and not not_given else None
     regions = replay.history.regions
-    survey = surveyor.survey(regions, kept=kept, most=SHOWN)
-    if survey.has_children:
-        known |= {each.location: each for each in surveyor.child_entries()}
-    if survey.has_loops and surveyor.has_children():
-        known |= {each.location: each for each in surveyor.loops(regions)}
-    if survey.has_handlers:
-        undone = surveyor.compensated(regions, _MOST_COMPENSATED + 1)
-        if len(undone) > _MOST_COMPENSATED:
-            return None
-        known |= {each.location: each for each in undone}
-        missing = _and_around([*(each.location for each in undone), *_undone_by(undone)]) - known.keys()
-        known |= {each.location: each for each in (surveyor.entries(missing) if missing else ())}
+    survey, not_given, kept = _survey(surveyor, replay, is_given=is_given)
     if survey.has_children or survey.has_loops or survey.has_handlers:
+        more = _entries_that_matter(surveyor, survey, regions, known)
+        if more is None:
+            return None
+        known |= more
         replay = Replay(run, known.values(), (), location)
     if len(set(replay.history.regions)) > _MOST_REGIONS:
         return None
     if set(replay.history.regions) != set(regions):
         regions = replay.history.regions
-        not_given = list(replay.refusals_of_giving()) if is_given else []
-        kept = location if is_given and not not_given else None
-        survey = surveyor.survey(regions, kept=kept, most=SHOWN)
+        survey, not_given, kept = _survey(surveyor, replay, is_given=is_given)
         # loops that are restarted because something in them was undone
         if survey.has_loops and surveyor.has_children():
             known |= {each.location: each for each in surveyor.loops(regions)}
@@ -196,6 +189,32 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         not_given=not_given,
         starts=starts,
     )
+
+
+def _survey(surveyor: RowSurveyor, replay: Replay, *, is_given: bool) -> tuple[Survey, list[str], str | None]:
+    """Return the survey, why the output of the target cannot be given, and the target if its entry is kept."""
+    not_given = list(replay.refusals_of_giving()) if is_given else []
+    kept = replay.target if is_given and not not_given else None
+    return surveyor.survey(replay.history.regions, kept=kept, most=SHOWN), not_given, kept
+
+
+def _entries_that_matter(
+    surveyor: RowSurveyor, survey: Survey, regions: Sequence[Region], known: Mapping[str, EntryRecord]
+) -> dict[str, EntryRecord] | None:
+    """Return the entries of children, loops and compensations that the plan needs; None if too many were undone."""
+    found: dict[str, EntryRecord] = {}
+    if survey.has_children:
+        found |= {each.location: each for each in surveyor.child_entries()}
+    if survey.has_loops and surveyor.has_children():
+        found |= {each.location: each for each in surveyor.loops(regions)}
+    if survey.has_handlers:
+        undone = surveyor.compensated(regions, _MOST_COMPENSATED + 1)
+        if len(undone) > _MOST_COMPENSATED:
+            return None
+        found |= {each.location: each for each in undone}
+        missing = _and_around([*(each.location for each in undone), *_undone_by(undone)]) - known.keys() - found.keys()
+        found |= {each.location: each for each in (surveyor.entries(missing) if missing else ())}
+    return found
 
 
 def _undone_by(steps: Iterable[EntryRecord]) -> Iterator[str]:
