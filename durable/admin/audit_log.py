@@ -137,7 +137,10 @@ class OperatorActionAdmin(ReadOnly, _ModelAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> OperatorAction | None:
         """Return the action, even a row of a bulk's run: only the list omits these."""
-        return _seen(request, OperatorAction.objects.using(read_alias()).filter(pk=read_whole(object_id))).first()
+        number = read_whole(object_id)
+        if number is None:
+            return None
+        return _seen(request, OperatorAction.objects.using(read_alias()).filter(pk=number)).first()
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[OperatorAction], search_term: str

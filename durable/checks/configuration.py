@@ -122,7 +122,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 def _is_duration(value: object) -> bool:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    return is_number(seconds) and seconds >= 0  # type: ignore[operator]  # a number at this point
+    return is_number(seconds) and seconds >= 0
 
 
 def _is_positive_duration(value: object) -> bool:

@@ -170,7 +170,7 @@ def _continue(
         return (yield from _stop(journal, error, origins_of(error)))
 
 
-def _ended_first(journal: Journal, request: Request) -> Operation | None:
+def _ended_first(journal: Journal, request: str) -> Operation | None:
     """Return what a request or an exceeded time limit makes of the run, instead of parking it; None without one."""
     if request != Request.NONE:
         return _honour(journal, request)

@@ -19,6 +19,12 @@ from durable.core.people import asked_of
 from durable.core.simple_operations import get_version
 from durable.definitions import workflow
 
+
+@workflow(name="tests.numbered")
+def numbered(_ctx: Any) -> None:
+    """Do nothing."""
+
+
 NO_SCOPE: Any = None  # the number is refused before anything else
 UNSAID: Any = dict.fromkeys(["form", "permission", "to", "about", "not_by", "remind", "escalate", "mail"])
 
@@ -37,11 +43,6 @@ NUMBERS: dict[str, tuple[int, int, Callable[[Any], object]]] = {
     "burst": (1, MOST_UNITS, lambda value: Rate.of("1000/s", value)),
     "at_once of a limit": (0, 999_999, lambda value: Limit("a", at_once=value)),
 }
-
-
-@workflow(name="tests.numbered")
-def numbered(_ctx: Any) -> None:
-    """Do nothing."""
 
 
 @pytest.mark.parametrize("name", NUMBERS)

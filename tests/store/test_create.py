@@ -14,7 +14,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, RunState
 from durable.core.rewind.replay import Replay
 from durable.models.rows import BATCH_BYTES
-from durable.operations.replay_plan import Family, build_plan, outlook_of
+from durable.operations.replay_plan import Relatives, build_plan, outlook_of
 from durable.store import Store
 from durable.store.memory import MemoryStore
 from durable.store.postgres import PostgresStore, sql
@@ -252,7 +252,7 @@ def test_a_plan_made_of_it_is_the_plan(store: Store) -> None:
     whole = store.history("run"), store.messages("run")
     for target in [each.location for each in whole[0]] + ["l/~1", "j/two"]:
         plans = [
-            build_plan(outlook_of(Replay(run, entries, messages, target), entries, Family(), NOW), NOW)
+            build_plan(outlook_of(Replay(run, entries, messages, target), entries, Relatives(), NOW), NOW)
             for entries, messages in (outline, whole)
         ]
         assert plans[0] == plans[1]
