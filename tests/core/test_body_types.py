@@ -137,7 +137,7 @@ def test_a_body_that_is_nested_too_deeply_does_not_fit() -> None:
 
 @pytest.mark.parametrize("hint", [3, "text", Callable, type("Stranger", (), {}), list[bytearray]])
 def test_what_is_no_type_of_a_body_is_refused(hint: Any) -> None:
-    with pytest.raises(TypeError, match="no type that a message can have: use a dataclass"):
+    with pytest.raises(TypeError, match="not a type that a message can have: use a dataclass"):
         check_type(hint, 'the message "x"')
 
 

@@ -363,7 +363,7 @@ def test_a_start_that_sends_starts_nothing_for_a_message_that_is_not_accepted(h:
     [
         (["approved"], "messages are names with the types of their bodies"),
         ({"approved": 3}, 'the message "approved" is declared as 3, and 3 is not a type that a message can have'),
-        ({"approved": "Approval"}, "no type that a message can have"),
+        ({"approved": "Approval"}, "not a type that a message can have"),
     ],
 )
 def test_a_declaration_is_refused_where_it_is_made(messages: Any, expected: str) -> None:

@@ -168,7 +168,7 @@ def test_a_replay_from_before_it_runs_the_step_again(at: Runtime) -> None:
         ("atomic", "it", "its rows were not written"),
         ("atomic, tried again", "it", "its rows were not written"),
         ("loop", "rounds/~0/it", '"rounds" starts again'),
-        ("sleep", "it", "is no step"),
+        ("sleep", "it", "is not a step"),
     ],
 )
 @pytest.mark.parametrize("in_place", [False, True])
