@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import astuple, dataclass, field
 from hashlib import blake2b
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Case, Count, F, Q, Subquery, TextField, Value, When
@@ -243,7 +244,7 @@ class Follower:
 
     def _begin(self, entries: EntryQuerySet) -> tuple[bool, list[str]]:
         """Resume from the reader's state. Return True if that is outdated, so that the reader has to start over."""
-        rows, since, is_reset = sorted(_rows(entries), key=_key), self.since, False
+        rows, since, is_reset = sorted(_rows(entries), key=itemgetter(0)), self.since, False
         if since is not None:
             had = [row for row in rows if row[0] <= since.newest]
             is_reset = len(had) != since.count
@@ -286,7 +287,7 @@ class Follower:
         return [each.location for each in gone if each.location not in places]
 
     def _note(self, rows: Iterable[_Row]) -> None:
-        rows = sorted(rows, key=_key)
+        rows = sorted(rows, key=itemgetter(0))
         self._finished = max([self._finished, *(row[4] or 0 for row in rows)])
         digests = ((row[0], _entry_digest(row, self._finished)) for row in rows)
         changed = [(key, digest) for key, digest in digests if self._reader.digest(key) != digest]
@@ -328,11 +329,6 @@ class Follower:
             row=self._row,
             ended=int(has_ended),
         )
-
-
-def _key(row: _Row) -> int:
-    key: int = row[0]
-    return key
 
 
 def _rows(entries: EntryQuerySet, *also: str) -> list[_Row]:

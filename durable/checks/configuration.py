@@ -76,7 +76,7 @@ from durable.core.duration import seconds
 from durable.core.ids import check_limit
 from durable.core.limits.ranks import head_start, is_priority_name
 from durable.core.limits.rates import rate_of
-from durable.core.limits.workflow_limits import check_at_once
+from durable.core.limits.workflow_limits import MOST_AT_ONCE
 from durable.core.numbers import is_number, is_whole
 from durable.core.places import Place
 from durable.core.tags import check_tag_name
@@ -233,7 +233,7 @@ def _is_limit(name: Any, given: Any) -> bool:
     if not isinstance(given, Mapping) or not given or set(given) - {"at_once", "rate", "burst"}:
         return False
     has_rate = rate_of(given.get("rate"), given.get("burst")) is not None
-    return has_rate if "at_once" not in given else check_at_once(given["at_once"]) >= 0
+    return has_rate if "at_once" not in given else is_whole(given["at_once"], 0, MOST_AT_ONCE)
 
 
 def _is_priority(name: Any, given: Any) -> bool:

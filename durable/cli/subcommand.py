@@ -336,7 +336,11 @@ def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
 @_typed
 def duration(text: str) -> timedelta:
     """Parse "30 days", "2h", or seconds."""
-    return parse_duration(float(text) if _is_number(text) else text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        return parse_duration(text)
+    return parse_duration(seconds)
 
 
 def whole_number(least: int = 1, most: int = MOST_WHOLE) -> Callable[[str], int]:
@@ -356,14 +360,6 @@ def whole_number(least: int = 1, most: int = MOST_WHOLE) -> Callable[[str], int]
 def deadline(text: str) -> timedelta | datetime:
     """Parse "30 days", seconds, or an ISO 8601 date or time, in the current time zone unless it has one."""
     return _parsed(text) or duration(text)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 #: By class of an option: the parser of its argument, and the placeholder in the help.

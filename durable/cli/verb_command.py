@@ -152,7 +152,7 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
         return _preview(verb, ids, output)
     if options.expect is not None:
         ids = list(ids)
-        possible = sum(_is_possible(verb, state) for _, state in _states(verb, ids))
+        possible = sum(_is_possible(verb, state) for page in _pages(verb, ids) for _, state in page)
         if possible != options.expect:
             output.complain(BulkCountError(verb.command, options.expect, f"{possible:,}"))
             return _nothing_done(output)
@@ -344,10 +344,6 @@ def _is_possible(verb: RunVerb, state: str | None) -> bool:
 
 def _undone_data(undone: Undone | None) -> dict[str, Any]:
     return {} if undone is None else {"undone": list(undone.locations), "done_again_from": undone.start}
-
-
-def _states(verb: RunVerb, ids: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    return chain.from_iterable(_pages(verb, ids))
 
 
 def _pages(verb: RunVerb, ids: Iterable[str]) -> Iterator[list[tuple[str, str | None]]]:

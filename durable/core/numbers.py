@@ -27,9 +27,7 @@ def read_whole(text: str, most: int = MOST_WHOLE) -> int | None:
 
 
 def check_whole(name: str, value: int, least: int = 0, most: int = MOST_WHOLE, *, or_else: str = "") -> int:
-    """Return the value if it is a whole number in this range. Raises ValueError, in which `or_else` names what may be
-    given instead of a number.
-    """
+    """Return a whole number in this range; else raise ValueError, where `or_else` says what else may be given."""
     if is_whole(value, least, most):
         return value
     if isinstance(value, int) and value > MOST_WHOLE:  # not shown: Python refuses to write down more than 4,300 digits

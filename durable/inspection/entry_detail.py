@@ -279,10 +279,8 @@ def _facts_of_step(run: Run, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         at = moment(datetime.fromisoformat(given["at"]), timezone.now()) if "at" in given else ""
         yield _("given by hand"), f"{given_note(given)}, {at}".removesuffix(", ")
     if held := data.get(HELD):
-        told = {
-            "why": _HELD_BECAUSE.get(held["reason"], held["reason"]),
-            "since": moment(datetime.fromisoformat(held["since"]), timezone.now()),
-        }
+        since = moment(datetime.fromisoformat(held["since"]), timezone.now())
+        told = {"why": _HELD_BECAUSE.get(held["reason"], held["reason"]), "since": since}
         yield _("waits for a person"), _("%(why)s, since %(since)s") % told
     if once := data.get(ONCE):
         yield _("idempotency key"), str(once["key"])

@@ -17,7 +17,8 @@ from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import StaleLimitError, UnknownLimitError
 from durable.core.limits.rates import Rate, rate_of
-from durable.core.limits.workflow_limits import Limit, check_at_once
+from durable.core.limits.workflow_limits import MOST_AT_ONCE, Limit
+from durable.core.numbers import check_whole
 from durable.models import RateLimit
 from durable.operations.audit import audited
 
@@ -29,7 +30,7 @@ def set_limit(name: str, at_once: int) -> None:
     Raises OperationDeniedError, UnknownLimitError, StaleLimitError, and ValueError for another number than 0 to
     999,999.
     """
-    _set("set_limit", name, check_at_once(at_once))
+    _set("set_limit", name, check_whole("at_once", at_once, 0, MOST_AT_ONCE))
 
 
 def take_back_limit(name: str) -> None:

@@ -31,7 +31,6 @@ from durable.core.records import (
     is_leased,
 )
 from durable.core.rewind.replay import Replay, nearest
-from durable.core.rewind.rewinding import Region
 from durable.operations.audit import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record
@@ -154,11 +153,18 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         raise EntryNotFoundError(run.id, location, nearest(location, surveyor.first_locations(_SEARCHED))) from None
     regions = replay.history.regions
     survey, not_given, kept = _survey(surveyor, replay, is_given=is_given)
-    if survey.has_children or survey.has_loops or survey.has_handlers:
-        more = _entries_that_matter(surveyor, survey, regions, known)
-        if more is None:
+    if survey.has_children:
+        known |= {each.location: each for each in surveyor.child_entries()}
+    if survey.has_loops and surveyor.has_children():
+        known |= {each.location: each for each in surveyor.loops(regions)}
+    if survey.has_handlers:
+        undone = surveyor.compensated(regions, _MOST_COMPENSATED + 1)
+        if len(undone) > _MOST_COMPENSATED:
             return None
-        known |= more
+        known |= {each.location: each for each in undone}
+        missing = _and_around([*(each.location for each in undone), *_undone_by(undone)]) - known.keys()
+        known |= {each.location: each for each in (surveyor.entries(missing) if missing else ())}
+    if survey.has_children or survey.has_loops or survey.has_handlers:
         replay = Replay(run, known.values(), (), location)
     if len(set(replay.history.regions)) > _MOST_REGIONS:
         return None
@@ -196,25 +202,6 @@ def _survey(surveyor: RowSurveyor, replay: Replay, *, is_given: bool) -> tuple[S
     not_given = list(replay.refusals_of_giving()) if is_given else []
     kept = replay.target if is_given and not not_given else None
     return surveyor.survey(replay.history.regions, kept=kept, most=SHOWN), not_given, kept
-
-
-def _entries_that_matter(
-    surveyor: RowSurveyor, survey: Survey, regions: Sequence[Region], known: Mapping[str, EntryRecord]
-) -> dict[str, EntryRecord] | None:
-    """Return the entries of children, loops and compensations that the plan needs; None if too many were undone."""
-    found: dict[str, EntryRecord] = {}
-    if survey.has_children:
-        found |= {each.location: each for each in surveyor.child_entries()}
-    if survey.has_loops and surveyor.has_children():
-        found |= {each.location: each for each in surveyor.loops(regions)}
-    if survey.has_handlers:
-        undone = surveyor.compensated(regions, _MOST_COMPENSATED + 1)
-        if len(undone) > _MOST_COMPENSATED:
-            return None
-        found |= {each.location: each for each in undone}
-        missing = _and_around([*(each.location for each in undone), *_undone_by(undone)]) - known.keys() - found.keys()
-        found |= {each.location: each for each in (surveyor.entries(missing) if missing else ())}
-    return found
 
 
 def _undone_by(steps: Iterable[EntryRecord]) -> Iterator[str]:

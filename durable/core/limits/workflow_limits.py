@@ -15,6 +15,7 @@ from durable.core.limits.slot_records import SlotKind, SlotWant
 from durable.core.numbers import check_whole
 from durable.core.signatures import advised
 
+MOST_AT_ONCE: Final = 999_999
 _HOLDS: Final = (SlotKind.RUNNING.value, SlotKind.OPEN.value)
 
 
@@ -53,7 +54,9 @@ class Limit:
         if key is not None and not callable(key):
             raise TypeError(f"key= of a limit is a function of the run's arguments that returns text, not {key!r}")
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "at_once", None if at_once is None else check_at_once(at_once))
+        if at_once is not None:
+            check_whole("at_once", at_once, 0, MOST_AT_ONCE)
+        object.__setattr__(self, "at_once", at_once)
         object.__setattr__(self, "rate", rate_of(rate, burst))
         object.__setattr__(self, "key", key)
         object.__setattr__(self, "hold", SlotKind(hold))
@@ -98,8 +101,3 @@ class WorkflowLimits:
             for each in self.limits
             if each.rate is not None
         ]
-
-
-def check_at_once(at_once: int) -> int:
-    """Return the number of slots if it is valid. Raises ValueError."""
-    return check_whole("at_once", at_once, 0, 999_999)

@@ -24,6 +24,7 @@ from django.apps import apps
 from django.conf import settings
 
 from durable.core.current import current_step, is_in_step
+from durable.core.numbers import is_number
 from durable.testing.deaths import trials
 from durable.testing.muting import statements_through
 
@@ -226,7 +227,7 @@ def _note_rows(sql: str, params: Any, many: bool, context: dict[str, Any]) -> No
     if relative := _RELATIVE.search(updated[2]):
         trials.note("update", f"{relative[1]} of {updated[1]} changed by an amount", database=alias)
         return
-    numbers = [str(each) for each in _flat(params) if _is_number(each)]
+    numbers = [str(each) for each in _flat(params) if is_number(each) or isinstance(each, decimal.Decimal)]
     trials.note("update", f"{updated[1]} updated with other numbers", key=json.dumps([sql, numbers]), database=alias)
 
 
@@ -237,10 +238,6 @@ def _has_changed(sql: str, context: dict[str, Any]) -> bool:
 
 def _flat(params: Any) -> Iterable[Any]:
     return params.values() if isinstance(params, Mapping) else params or ()
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool)
 
 
 @functools.cache
