@@ -37,6 +37,14 @@ def with_rate(want: RateWant) -> RateWant:
     return replace(want, rate=rate)
 
 
+def with_known(error: UnknownLimitError) -> UnknownLimitError:
+    """Return the error with the names of the limits that settings and workflows define for what was wanted."""
+    is_given = [each for each, given in conf.LIMITS.items() if ("rate" if error.is_rate else "at_once") in given]
+    limits = [each for found in registry.all() if found.limits is not None for each in found.limits.limits]
+    is_named = [each.name for each in limits if (each.rate if error.is_rate else each.at_once) is not None]
+    return UnknownLimitError(error.name, is_rate=error.is_rate, known=sorted({*is_given, *is_named}))
+
+
 def undefined(limits: WorkflowLimits | None) -> list[str]:
     """Return the limits of a workflow that have no rate and no defined number of slots."""
     if limits is None:

@@ -791,15 +791,19 @@ class UndiscoveredWorkflowError(OperationError):
 
 
 class UnknownLimitError(OperationError):
-    """A step or start wants a slot or units of a limit that is not defined, or has no number of slots or no rate."""
+    """A step or start wants a slot or units of a limit that is not defined, or has no number of slots or no rate.
 
-    def __init__(self, name: str, *, is_rate: bool = False) -> None:
-        self.name = name
+    `known` are the limits that the worker's code and settings define.
+    """
+
+    def __init__(self, name: str, *, is_rate: bool = False, known: Sequence[str] = ()) -> None:
+        self.name, self.is_rate = name, is_rate
         option, example = ("rate", '"500/min"') if is_rate else ("at_once", "4")
         what = f'limit "{name}" with a rate' if is_rate else f'limit "{name}"'
+        known_here = f"; those defined are {', '.join(known)}" if known else ""
         super().__init__(
             f'there is no {what}: define it in DURABLE["LIMITS"] ({{"{name}": {{"{option}": {example}}}}}), or with {option}= '
-            "where a workflow names it"
+            f"where a workflow names it{known_here}"
         )
 
 

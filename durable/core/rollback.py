@@ -153,8 +153,8 @@ def _failed(journal: Journal, entry: EntryRecord, error: Exception) -> Operation
         )
         retry = retry_of(failed, _options(policy), asked, info, journal.environment.max_uncounted_retries)
         retry_at, uncounted, info = retry.at, retry.uncounted, retry.error
-        if isinstance(asked, RetryLater) and asked.closes is not None:
-            yield from closed(asked, retry_at, now)
+        if isinstance(asked, RetryLater):
+            yield from closed(journal, asked, retry_at, now)
     recorded = {
         **policy,
         "attempts": attempts,

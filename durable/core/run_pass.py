@@ -24,6 +24,7 @@ from durable.core.errors import (
     HistoryDivergedError,
     OpenTransactionError,
     RunCrashedError,
+    UnknownLimitError,
 )
 from durable.core.journal import Event, Journal
 from durable.core.limits.rates import RateWant
@@ -111,6 +112,8 @@ def _run_pass(
         if _is_to_stop(journal):
             return (yield from _honour(journal, journal.request))
         return (yield from _not_restored(journal, refused.error, policy))
+    except UnknownLimitError as error:  # of a rollback handler
+        return (yield from _mistaken(journal, error, policy))
 
 
 def _is_to_stop(journal: Journal) -> bool:

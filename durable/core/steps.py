@@ -532,8 +532,8 @@ class _Attempt:
             )
             retry = retry_of(failed, options, cause, error, self.environment.max_uncounted_retries)
             retry_at, error = retry.at, retry.error
-            if isinstance(cause, RetryLater) and cause.closes is not None:
-                yield from closed(cause, retry_at, now)
+            if isinstance(cause, RetryLater):
+                yield from closed(self.journal, cause, retry_at, now)
             if retry.uncounted:
                 data = {**data, UNCOUNTED: retry.uncounted}
         will_retry = retry_at is not None

@@ -342,7 +342,9 @@ class CommitSession:
 
     def _close_limit(self, asked: CloseLimit) -> None:
         closing = LimitClosing(until=asked.until, by=f"run {self._journal.run.id}", reason=asked.reason)
-        with self._answering():
+        with self._answering(UnknownLimitError):
+            if declared_limits.with_rate(asked.want).rate is None and not self._store.has_rate(asked.want.limit):
+                raise UnknownLimitError(asked.want.limit, is_rate=True)
             self._store.close_rate(asked.want.limit, asked.want.key, closing, is_longer=True)
 
     @contextmanager
@@ -351,7 +353,9 @@ class CommitSession:
         try:
             sessions.restore_used(conf.DATABASE)
             yield
-        except refusals:
+        except refusals as refusal:
+            if isinstance(refusal, UnknownLimitError):
+                raise declared_limits.with_known(refusal) from None
             raise
         except LeaseLost:
             self._lose_lease()

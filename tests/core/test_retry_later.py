@@ -249,6 +249,45 @@ def test_a_rollback_handler_closes_a_limit(h: Harness, flavour: Flavour) -> None
         assert undoing.undone == [7]
 
 
+@pytest.mark.parametrize("name", ["opneai", "gpu", "gpu/acme"])
+def test_closing_what_is_no_rate_is_a_mistake(h: Harness, flavour: Flavour, name: str) -> None:
+    asking = Asking("1 hour", limit=name)
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.try_step("call", flavour.function(asking), max_retries=None, catch=("critical", "exhausted"))
+
+    limits = {"openai": {"rate": "1/s"}, "gpu": {"at_once": 4}, "mail": {"rate": "5/s"}}
+    with override_settings(DURABLE={"LIMITS": limits}):
+        run = h.start(flavour(ship))
+        h.settle()
+        assert asking.attempts == [1]
+        info = run.info()
+        assert (info.state, info.is_mistake) == ("failed", True)
+        assert f'there is no limit "{name.partition("/")[0]}" with a rate: define it' in str(info.error)
+        known = str(info.error).partition("; those defined are ")[2].split(", ")  # those of other modules too
+        assert {"mail", "openai"} <= set(known)
+        assert "gpu" not in known
+        run.recover()
+        assert h.finish(run).state == "completed"
+
+
+def test_a_rollback_handler_that_closes_what_is_no_rate_stops_the_compensation(h: Harness, flavour: Flavour) -> None:
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        await ctx.step("charge", lambda: 7, rollback=undoing.undo, max_retries=None)
+        raise CriticalError("late")
+
+    undoing.fails_left.append(RetryLater("1 hour", "429", limit="refnuds"))
+    run = h.start(flavour(ship))
+    h.settle()
+    assert run.state == "failed"
+    assert 'there is no limit "refnuds" with a rate' in run.summary
+    assert undoing.undone == []
+    run.recover()
+    assert h.finish(run).state == "failed"
+    assert undoing.undone == [7]
+
+
 def test_a_rollback_handler_past_the_limit_stops_the_run(h: Harness) -> None:
     def ship(ctx: Any) -> Any:
         ctx.rollback_checkpoint("from here")

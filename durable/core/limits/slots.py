@@ -116,7 +116,10 @@ class Reserve(Ask):
 
 @dataclass(frozen=True, slots=True)
 class CloseLimit(Ask):
-    """Close a limit's rate because an attempt asked for it: nothing of the key begins before `until`. Answer: None."""
+    """Close a limit's rate because an attempt asked for it: nothing of the key begins before `until`. Answer: None.
+
+    Raises UnknownLimitError for a limit without a rate.
+    """
 
     want: RateWant
     until: datetime
@@ -205,8 +208,12 @@ def reserved(journal: Journal, location: str, want: RateWant, *, may_begin: bool
     return answer.at
 
 
-def closed(asked: RetryLater, retry_at: datetime | None, now: datetime) -> Operation:
+def closed(journal: Journal, asked: RetryLater, retry_at: datetime | None, now: datetime) -> Operation:
     """Close the limit that an attempt has named, until the time it gave, or else until its next attempt."""
     until = asked.at(now) or retry_at
-    if asked.closes is not None and until is not None and until > now:
+    if asked.closes is None or until is None or until <= now:
+        return
+    try:
         yield CloseLimit(asked.closes, until, str(asked)[:MAX_REASON])
+    except UnknownLimitError as error:  # a mistake that another worker's code may not have
+        journal.stop(error)
