@@ -87,7 +87,7 @@ class TestParts:
         for number in range(3):
             stage.start(flows.switched, number, id=f"run-{number}")
         page = text_of(operator.get(url("change", "run-1")))
-        assert "3 runs failed for this cause" in page
+        assert "3 runs are failed or held for this cause" in page
         assert "/admin/durable/run/causes/" in page
 
 

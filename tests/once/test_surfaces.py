@@ -189,7 +189,11 @@ class TestPages:
         [cause] = list_causes(timezone.now())
         assert "2 failed, 1 held" in page(client, "cause", cause.fingerprint)
         assert "2 failed, 1 held" in page(client, "causes")
-        assert "3 runs are failed or held for this cause" in page(client, "change", "a")
+        for run_id in ("a", "b"):  # of the open one and of the one that has ended
+            assert "3 runs are failed or held for this cause" in page(client, "change", run_id)
+        index = client.get(reverse("admin:index")).content.decode()
+        assert "2 failed, 1 held" in index
+        assert "3 runs failed" not in index
 
     def test_the_overview_counts_it_among_what_needs_a_person(self, as_user: Callable[..., Client]) -> None:
         held("a")
