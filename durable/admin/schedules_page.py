@@ -271,6 +271,8 @@ def told_of_tick(tick: Tick) -> str:
     """Return the outcome of a tick in words. Raises Refusal if it started nothing."""
     if tick.outcome == "started":
         return gettext("The run %(run)s is started.") % {"run": tick.run_id}
+    if tick.outcome == "waiting" and tick.schedule.paused:
+        return gettext("It begins when the schedule is resumed and the earlier run has ended.")
     if tick.outcome == "waiting":
         return gettext("It begins when the earlier run has ended.")
     raise Refusal(gettext("Nothing was started: %(why)s") % {"why": tick.why}, 409)

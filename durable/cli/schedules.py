@@ -113,6 +113,7 @@ def _show(output: Output, name: str, now: datetime) -> int:
         output.json(data_of(ScheduleDetail, found, Seen(now=now)))
         return Exit.OK
     row = found.schedule
+    resumed = "until it is resumed, and " if row.paused else ""
     output.facts(
         {
             "name": row.name,
@@ -127,8 +128,8 @@ def _show(output: Output, name: str, now: datetime) -> int:
             "window": row.window,
             "jitter": row.jitter or "",
             "of": "the code" if row.origin == "code" else "operators",
-            "waits": "" if row.waiting_at is None else f"for the end of {row.last_run_id}",
-            "next": ", ".join(_both_clocks(found, each) for each in found.moments),
+            "waits": "" if row.waiting_at is None else f"{resumed}for the end of {row.last_run_id}",
+            "next": "" if row.paused else ", ".join(_both_clocks(found, each) for each in found.moments),
         }
     )
     output.table(
@@ -138,7 +139,7 @@ def _show(output: Output, name: str, now: datetime) -> int:
                 f"{each.moment:%Y-%m-%d %H:%M:%S}",
                 Cell(each.outcome, _OUTCOMES.get(each.outcome, "")),
                 each.run_id,
-                each.why,
+                each.why_now,
             )
             for each in ticks_of(found.schedule, _TICKS)
         ),
@@ -163,7 +164,7 @@ def told_of_tick(tick: Tick, output: Output) -> int:
     if tick.outcome == "started":
         output.id(tick.run_id)
         return Exit.OK
-    output.complain(f"{tick.outcome}: {tick.why}")
+    output.complain(f"{tick.outcome}: {tick.why_now}")
     return Exit.OK if tick.outcome == "waiting" else Exit.REFUSED
 
 

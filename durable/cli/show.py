@@ -30,6 +30,7 @@ from durable.cli.subcommand import (
     given_ids,
     json_value,
     need_terminal,
+    no_run,
     refusable,
     run_ids,
     subcommand,
@@ -45,7 +46,6 @@ from durable.inspection.comparison import Comparison, Difference, Side, compare_
 from durable.inspection.explain_states import Explanation, awaited_queues
 from durable.inspection.explanation import explain_fully
 from durable.inspection.humanize import moment, plural, span, until
-from durable.inspection.limits import refusal_of
 from durable.inspection.payloads import payload, pretty, redacted_error, redacted_traceback
 from durable.inspection.reading import reading
 from durable.inspection.run_facts import (
@@ -267,8 +267,7 @@ def why_command(options: Namespace, output: Output) -> int:
             run = Run.objects.using(conf.DATABASE).with_side_rows().filter(pk=run_id).first()
             explanation = None if run is None else explain_fully(run, timezone.now(), with_payloads=True)
         if run is None or explanation is None:
-            refusal = refusal_of(run_id)
-            output.complain(f'there is no run "{run_id}"' + (f": {refusal}" if refusal else ""))
+            output.complain(no_run(run_id))
             status = Exit.REFUSED
             continue
         if output.format == "json":

@@ -26,12 +26,14 @@ from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
 from durable.core.numbers import MOST_WHOLE, read_whole
 from durable.core.registry import UnknownWorkflowError
+from durable.inspection.limits import refusal_of
 from durable.inspection.run_facts import read_tag
 from durable.listings.listing import MOST_LISTED, Filter
 from durable.models import Run
 from durable.operations.audit import REFUSALS, Actor, acting_as
 from durable.operations.bulk import Selection
 from durable.operations.options import Deadline, Decimal, Flag, Json, Length, Number, OneOf, Option, Until
+from durable.operations.queries import tick_without_run
 
 #: Adds an argument, or several, to the parser of a subcommand.
 Argument: TypeAlias = Callable[[ArgumentParser], object]
@@ -87,8 +89,16 @@ def found_run(run_id: str) -> Run:
     """Return the run's row. Raises CommandError if there is no such run."""
     run = Run.objects.using(conf.DATABASE).with_side_rows().filter(pk=run_id).first()
     if run is None:
-        raise CommandError(f'there is no run "{run_id}"', returncode=Exit.REFUSED)
+        raise CommandError(no_run(run_id), returncode=Exit.REFUSED)
     return run
+
+
+def no_run(run_id: str) -> str:
+    """Say that there is no such run, and why a rate or a schedule has started none, if that is known."""
+    why = refusal_of(run_id)
+    if not why and (tick := tick_without_run(run_id)):
+        why = f"its schedule has started none for that moment: {tick}"
+    return f'there is no run "{run_id}"' + (f": {why}" if why else "")
 
 
 # -- the actor

@@ -99,7 +99,7 @@ def find_schedule(name: str, now: datetime) -> ScheduleSummary | None:
 
 
 def ticks_of(schedule: Schedule, most: int = 200) -> list[Tick]:
-    return list(Tick.objects.using(read_alias()).filter(schedule=schedule).order_by("-number")[:most])
+    return list(schedule.ticks.using(read_alias()).order_by("-number")[:most])
 
 
 def late_schedules(now: datetime, most: int = 10) -> list[Schedule]:
@@ -172,11 +172,12 @@ def _newest_ticks(rows: Sequence[Schedule]) -> dict[int, list[Tick]]:
     The ticks of a schedule are numbered without gaps, so a range of numbers selects the newest.
     """
     found: dict[int, list[Tick]] = {}
-    ticked = [row.pk for row in rows if row.tick_count]
+    ticked = {row.pk: row for row in rows if row.tick_count}
     if ticked:
         ticks = Tick.objects.using(read_alias()).filter(schedule__in=ticked)
         newest = ticks.filter(number__gt=F("schedule__tick_count") - _DOTS)
         for tick in newest.order_by("schedule", "-number"):
+            tick.schedule = ticked[tick.schedule_id]
             found.setdefault(tick.schedule_id, []).append(tick)
     return found
 

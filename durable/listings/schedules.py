@@ -21,7 +21,7 @@ class Tick(Shape):
     kind: str = field(choices=["tick", "catch_up", "run_now", "backfill"])
     outcome: str = field(choices=TickRow.Outcome.values)
     run: str = field("run_id", help="The run's id; empty if there is none.")
-    why: str
+    why: str = field("why_now")
     decided_at: datetime
 
 

@@ -241,5 +241,12 @@ class Tick(Row):
             models.Index(fields=["outcome", "decided_at"], name="durable_tick_by_outcome"),
         ]
 
+    @property
+    def why_now(self) -> str:
+        """`why`, or for a tick that waits while its schedule is paused, what it waits for. Reads its `schedule`."""
+        if self.outcome == Tick.Outcome.WAITING and self.schedule.paused:
+            return "the schedule is paused: this tick begins when it is resumed and the earlier run has ended"
+        return self.why
+
     def __str__(self) -> str:
         return f"{self.schedule_id} {self.moment} {self.outcome}"

@@ -223,11 +223,11 @@ def record(run_id: str) -> RunRecord:
     """Return the run's record. Raises RunNotFoundError."""
     found = runtime.current().store.get(_checked(run_id))
     if found is None:
-        raise RunNotFoundError(run_id, tick=_tick_without_run(run_id))
+        raise RunNotFoundError(run_id, tick=tick_without_run(run_id))
     return found
 
 
-def _tick_without_run(run_id: str) -> str:
+def tick_without_run(run_id: str) -> str:
     """Return why the tick whose run would have this id has started none; "" if there is no such tick."""
     name, at, moment = run_id.rpartition("@")
     if not at or runtime.current().schedules == set():  # a harness without schedules may have no database
@@ -237,8 +237,9 @@ def _tick_without_run(run_id: str) -> str:
     with suppress(ValueError):  # the text is not a moment
         when = datetime.fromisoformat(moment)
         ticks = Tick.objects.using(conf.DATABASE).filter(schedule__name=name).exclude(outcome=Tick.Outcome.STARTED)
+        ticks = ticks.select_related("schedule")
         if when.tzinfo is not None and (tick := ticks.filter(moment=when).order_by("-number").first()) is not None:
-            return ": ".join(filter(None, (tick.outcome, tick.why)))
+            return ": ".join(filter(None, (tick.outcome, tick.why_now)))
     return ""
 
 

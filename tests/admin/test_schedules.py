@@ -18,7 +18,7 @@ from durable.admin.text import as_key
 from durable.models import OperatorAction, Run, Tick
 from durable.operations.schedules.rows import arguments_of
 from durable.operations.schedules.tick import tick_due
-from durable.operations.schedules.verbs import override, run_now
+from durable.operations.schedules.verbs import override, pause, run_now
 
 pytestmark = pytest.mark.django_db
 
@@ -131,6 +131,20 @@ def test_a_page_of_one_says_everything(log_in: LogIn) -> None:
         assert words in text, words
     assert "7" in text
     assert "Arguments" not in page(log_in(), "schedule", "nightly")
+
+
+def test_a_tick_that_waits_while_its_schedule_is_paused_says_so(log_in: LogIn) -> None:
+    make(overlap="queue")
+    run_now("nightly")
+    pause("nightly")
+    client = log_in(*ALL)
+    done = act(client, "run")
+    assert done.status_code == 302
+    text = client.get(done.url).content.decode()
+    assert "It begins when the schedule is resumed and the earlier run has ended." in text
+    assert "waits until the schedule is resumed and the run before it has ended" in text
+    assert text.count("the schedule is paused: this tick begins when it is resumed") == 2  # the dot and the row
+    assert "the schedule is paused: this tick" in page(client, "schedules")
 
 
 @pytest.mark.parametrize(

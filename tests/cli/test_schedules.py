@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from durable.models import OperatorAction, Run, Schedule
+from durable.models import OperatorAction, Run, Schedule, Tick
+from durable.schedules.rules import text_of
 from tests.cli.conftest import Shell
 from tests.cli.workflows import napping
 
@@ -60,6 +61,23 @@ def test_it_is_paused_edited_run_backfilled_and_deleted(shell: Shell) -> None:
     assert shell("delete-schedule", "nightly").status == 2
     assert shell("delete-schedule", "nightly", "--yes").status == 0
     assert shell("schedules", "nightly").status == 1
+
+
+def test_a_tick_that_waits_while_its_schedule_is_paused_says_so(shell: Shell) -> None:
+    create(shell, "nightly", "--overlap", "queue")
+    shell("run-schedule", "nightly")
+    shell("pause-schedule", "nightly")
+    waits = shell("run-schedule", "nightly")
+    assert (waits.status, "waiting: the schedule is paused: " in waits.err) == (0, True)
+    shown = shell("schedules", "nightly")
+    assert "until it is resumed, and for the end of nightly@" in shown.out
+    assert "the schedule is paused: this tick begins when it is resumed" in shown.out
+    assert " UTC (02:30 CE" not in shown.out  # it has no next moment
+    awaited = f"nightly@{text_of(Tick.objects.get(outcome='waiting').moment)}"
+    for command in ("why", "show"):
+        told = shell(command, awaited)
+        assert told.status == 1
+        assert "its schedule has started none for that moment: waiting: the schedule is paused" in told.err
 
 
 def test_an_overridden_rule_of_the_code_is_listed(shell: Shell) -> None:

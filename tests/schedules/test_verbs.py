@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 
 from durable import Context, Schedule, get_run, workflow
-from durable.core.errors import ScheduleError, ScheduleNotFoundError, StaleScheduleError
+from durable.core.errors import RunNotFoundError, ScheduleError, ScheduleNotFoundError, StaleScheduleError
 from durable.core.registry import UnknownWorkflowError
 from durable.models import Run, Tick
 from durable.operations import acting_as
@@ -200,6 +200,25 @@ class TestRunningNow:
         verbs.pause("s")
         assert verbs.run_now("s").outcome == "started"
         assert row().due_at is None
+
+    def test_a_tick_that_waits_while_the_schedule_is_paused_says_so(self, h: Harness) -> None:
+        make(overlap="queue")
+        verbs.pause("s")
+        ticks = []
+        for _ in range(3):
+            ticks.append(verbs.run_now("s"))
+            h.advance("1 second")
+        assert [each.outcome for each in ticks] == ["started", "waiting", "merged"]
+        assert ticks[2].why == "the tick of 2026-01-01T12:00:01Z waits already, until the schedule is resumed"
+        h.finish(ticks[0].run_id)
+        h.settle()
+        waiting = Tick.objects.get(number=2)
+        assert waiting.why_now.startswith("the schedule is paused: this tick begins when it is resumed")
+        with pytest.raises(RunNotFoundError, match="waiting: the schedule is paused"):
+            get_run("s@2026-01-01T12:00:01Z").info()
+        verbs.resume("s")
+        h.settle()
+        assert Tick.objects.get(number=2).run_id == "s@2026-01-01T12:00:01Z"
 
 
 class TestBackfilling:

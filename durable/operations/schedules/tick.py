@@ -99,6 +99,7 @@ class TickBatch:
         if schedule.overlap == "queue":
             if schedule.waiting_number is not None and schedule.waiting_at is not None:
                 why = f"the tick of {text_of(schedule.waiting_at)} waits already"
+                why += ", until the schedule is resumed" if schedule.paused else ""
                 return self.note(schedule, moment, kind, _Outcome.MERGED, why)
             return self._wait(schedule, moment, kind, running)
         return self._replace(schedule, moment, kind, running)
