@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Self
@@ -181,10 +181,20 @@ class Summary(str):
             return self.with_facts(parent="…")
         if self.kind is SummaryKind.CANCELLING:  # the reason may name its parent
             return self.with_facts(reason="…")
+        return self._alone(_ALONE)
+
+    @property
+    def without_places(self) -> Summary:
+        """The same summary without the numbers of lines, which were those of the moment when the wait began."""
+        return self._alone({_IN_LINE, _RATED})
+
+    def _alone(self, kinds: Collection[str]) -> Summary:
+        """Return the summary with the counterparts of these kinds that mention no other runs."""
         if self.kind is not SummaryKind.WAITING:
             return self
+        doing = self.facts["doing"]
         return self.with_facts(
-            doing=[{**each, "kind": _ALONE.get(each["kind"], each["kind"])} for each in self.facts["doing"]]
+            doing=[{**each, "kind": _ALONE[each["kind"]]} if each["kind"] in kinds else each for each in doing]
         )
 
     def with_facts(self, **facts: Any) -> Summary:

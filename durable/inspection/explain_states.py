@@ -105,10 +105,9 @@ class Facts:
 
     @property
     def summary(self) -> Summary:
-        """The row's summary in the active language, with a quoted error redacted."""
+        """The row's summary in the active language, with a quoted error redacted, and without places in lines."""
         summary = Summary.load(self.run.summary).told_in(LOCAL)
-        if self.within is not None:
-            summary = summary.without_others
+        summary = summary.without_places if self.within is None else summary.without_others
         quoted = _QUOTED_ERROR.get(summary.kind)
         if quoted is None or not summary:
             return summary

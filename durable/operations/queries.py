@@ -32,8 +32,9 @@ class RunInfo:
 
     - `state`: pending, running, sleeping, paused, rolling_back, completed, failed or cancelled. `has_ended`: one of the
       last three.
-    - `summary`: what the run does or waits for, in one line; "" if there is nothing to say. Of a run that has ended it
-      says how many of its children the workers have still to cancel.
+    - `summary`: what the run does or waits for, in one line; "" if there is nothing to say. The numbers of a line are
+      those of the moment at which the run began to wait. Of a run that has ended it says how many of its children the
+      workers have still to cancel.
     - `error`: why the run failed, or is being rolled back; None otherwise. `is_mistake`: a mistake in the workflow's
       code has stopped the run, so nothing was undone, and recover() continues the run after the code is fixed.
     - `wake_at`: when the run continues by itself; None if it does not, and while a worker has it.

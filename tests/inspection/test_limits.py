@@ -31,6 +31,7 @@ from durable.inspection.limits import (
 from durable.metrics.rows import RowsCollector
 from durable.models import Limit, RateKey, RateLimit, Reservation, Run, Slot
 from durable.operations.audit import Actor, acting_as
+from durable.operations.limits import set_limit
 from durable.operations.rates import close_limit
 from durable.testing import Harness
 from tests.support.plans import read, scans, sorts
@@ -48,6 +49,17 @@ def plain(ctx: Context) -> int:
 @workflow(name="inspection_limits.closable", limit=WorkflowLimit("inspection-closable", rate="1/min"))
 def closable(ctx: Context) -> None:
     pass
+
+
+@workflow(name="inspection_limits.holder", limit=WorkflowLimit("inspection-both", at_once=1, hold="open"))
+def holder(ctx: Context) -> None:
+    ctx.sleep("nap", "1 day")
+
+
+@workflow(name="inspection_limits.both")
+def both(ctx: Context) -> None:
+    call: Any = lambda c: c.step("call", int, limit="inspection-both")  # noqa: E731
+    ctx.join("both", {"call": call, "answer": lambda c: c.queue.next("answer")})
 
 
 def sleep(count: int) -> None:
@@ -241,6 +253,22 @@ def test_a_run_does_not_begin_before_its_limit_is_open_again(by: str, told: str)
         assert "in 5 m, 0 before it" in explain(first, h.now).headline
         assert explain(first, h.now).detail.endswith(told)
         assert "in 7 m, 6 before it" in explain(last, h.now).headline
+
+
+def test_a_line_that_is_not_all_that_a_run_waits_for_has_no_numbers() -> None:
+    """They were those of the moment at which the run began to wait."""
+    with Harness(store="database") as h:
+        holder.using(id="holder").start()
+        h.settle()
+        for number in (1, 2):
+            both.using(id=f"both-{number}").start()
+        h.settle()
+        set_limit("inspection-both", 2)
+        last = Run.objects.get(pk="both-2")
+        assert "number 2 in line for inspection-both (1 of 1 held)" in str(last.summary)
+        assert explain(last, h.now).headline == (
+            "In line for inspection-both; waiting for a message in answer, without a deadline"
+        )
 
 
 def test_the_last_minute_is_that_of_all_keys_together() -> None:
