@@ -478,8 +478,8 @@ class TimelineRow(Shape):
     spans: list[TimelineSpan]
 
 
-class TimelineAction(Shape):
-    """An operator's verb on the run."""
+class TimelineMark(Shape):
+    """A mark of an operator's verb."""
 
     at: datetime
     title: str
@@ -499,7 +499,7 @@ class Timeline(Shape):
     ends_at: datetime = field("axis.ends_at")
     gaps: list[TimelineGap] = field("axis.gaps")
     rows: list[TimelineRow]
-    actions: list[TimelineAction]
+    marks: list[TimelineMark] = field("actions")
     left_out: int = field(help="Rows that were too many; none of them has failed.")
     attempts_left_out: int = field(help="Older failed attempts, which are counted only.")
     is_sampled: bool = field(help="Durations are those of some entries; numbers are exact.")
