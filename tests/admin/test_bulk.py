@@ -104,6 +104,15 @@ def test_the_typed_number_confirms(operator: Client, typed: str) -> None:
     assert bulks() == 1
 
 
+@override_settings(USE_THOUSAND_SEPARATOR=True)
+def test_the_number_confirms_where_the_project_groups_digits(operator: Client) -> None:
+    stored_runs(1_100, "pending")
+    fields = hidden(operator.post(url("bulk"), PENDING))
+    assert fields["count"] == "1100"
+    assert operator.post(url("bulk"), {**fields, **PENDING, "number": "1,100"}).status_code == 302
+    assert bulks() == 1
+
+
 def test_few_runs_need_no_number(operator: Client) -> None:
     stored_runs(100, "pending")
     page = operator.post(url("bulk"), PENDING)

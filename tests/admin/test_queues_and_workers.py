@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
-from django.test import Client
+from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -93,6 +93,15 @@ def test_all_workers_are_listed_with_what_they_tell(operator: Client) -> None:
     page = text_of(operator.get(url("workers")))
     for expected in ("host:4711", "7f3a", "0 of 8", "2 h 10 m", "184 MB", "dead: no sign", "handing over"):
         assert expected in page, expected
+
+
+@override_settings(USE_THOUSAND_SEPARATOR=True)
+def test_a_process_id_has_no_separators(operator: Client) -> None:
+    a_worker()
+    for address in (url("workers"), url("worker", "host:4711:abc"), url("overview")):
+        page = text_of(operator.get(address))
+        assert "4711" in page
+        assert "4,711" not in page
 
 
 def test_a_worker_has_a_page_with_its_runs(operator: Client, stage: Stage) -> None:
