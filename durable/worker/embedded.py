@@ -117,8 +117,9 @@ class _Keeper:
     """Keeps a worker running for as long as this process lives, while no other process of the machine does."""
 
     def __init__(self) -> None:
-        #: Held while files are opened and closed, so that no fork comes between.
-        self.changing = threading.Lock()
+        #: Held while files are opened and closed, so that no fork of another thread comes between. The start of the
+        #: worker may be a fork itself, which calls `forget` too: gevent's `Popen` is.
+        self.changing = threading.RLock()
         self._files: set[int] = set()
 
     def forget(self) -> None:
@@ -213,11 +214,19 @@ def _locked(path: Path) -> int | None:
 
 
 def _command() -> list[str]:
-    python = sys.executable
-    if not Path(python or "").name.startswith("python"):  # as in a server that embeds Python
-        python = str(Path(sys.exec_prefix) / "bin" / "python3")
-    start = [python, *(f"-W{each}" for each in sys.warnoptions), "-m", "django", "durable_worker", "--embedded"]
+    start = [_python(), *(f"-W{each}" for each in sys.warnoptions), "-m", "django", "durable_worker", "--embedded"]
     return [*start, f"--settings={_settings_module()}", f"--pythonpath={_root()}"]
+
+
+def _python() -> str:
+    """Return the interpreter of this process's environment.
+
+    A server that embeds Python may say that it is itself the interpreter, or the one that the virtual environment was
+    made of.
+    """
+    if sys.prefix == sys.base_prefix and Path(sys.executable or "").name.startswith("python"):
+        return sys.executable
+    return str(Path(sys.exec_prefix) / "bin" / "python3")
 
 
 def _settings_module() -> str:

@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 from django.conf import settings as own_settings
 
 from durable.store import Store
+from durable.worker import embedded
 from project.servers import free_port
 from tests.development.conftest import Manage, Start, run_command
 from tests.development.project import SETTINGS, Project
@@ -58,6 +60,17 @@ while True:
     if pid in children:
         children.discard(pid)
         children.add(fork())
+"""
+
+#: With `preexec_fn` Python forks as `os.fork` does, and calls what is registered for forks.
+FORKS_IN_PYTHON = """
+import subprocess
+
+class Popen(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, preexec_fn=lambda: None, **options)
+
+subprocess.Popen = Popen
 """
 
 
@@ -159,6 +172,19 @@ def test_one_worker_begins_with_the_server_and_ends_with_it(
     eventually(lambda: not workers(site))
 
 
+def test_a_server_whose_processes_are_forked_in_python_has_a_worker(
+    serve: Serve, start: Start, store: Store, site: Project
+) -> None:
+    """As those are that gevent starts."""
+    site.write("mysite/asgi.py", FORKS_IN_PYTHON + APPLICATION.format(kind="asgi"))
+    start("shop.one", "a")
+    serve(*uvicorn())
+    eventually(lambda: is_completed(store, "a"))
+    workers(site)[0].kill()
+    start("shop.one", "b")
+    eventually(lambda: is_completed(store, "b"))
+
+
 def test_another_web_process_goes_on(serve: Serve, start: Start, store: Store, site: Project) -> None:
     """A server replaces the process that has started the worker."""
     serve("prefork.py")
@@ -226,6 +252,13 @@ def test_a_step_goes_on_elsewhere_when_the_server_is_killed(
     eventually(lambda: not workers(site))
     serve(*serving("--noreload"))
     eventually(lambda: is_completed(store, "a"))
+
+
+def test_the_worker_is_in_the_virtual_environment_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under pyuwsgi, `sys.executable` is the interpreter that the environment was made of."""
+    monkeypatch.setattr(sys, "executable", str(Path(sys.base_prefix) / "bin" / "python3"))
+    show = [embedded._python(), "-c", "import sys; print(sys.prefix)"]
+    assert subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip() == sys.prefix
 
 
 @pytest.mark.parametrize(
