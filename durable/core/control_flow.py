@@ -82,6 +82,14 @@ class NotRestored(ControlFlow):
         super().__init__(error)
 
 
+class StartRefused(ControlFlow):
+    """A child that is to take the place of a lost one cannot be started. The run fails by `error`, undoing nothing."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__(error)
+
+
 class LeaseLost(ControlFlow):
     """The run has a newer fence: another worker has claimed it. Nothing was written."""
 

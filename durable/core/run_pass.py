@@ -15,7 +15,15 @@ from durable.core import transitions
 from durable.core.bodies import run_body
 from durable.core.causes import with_origin
 from durable.core.compatibility import cannot_read, named_twice
-from durable.core.control_flow import EndUnknown, Evicted, LeaseLost, NotRestored, Park, PassAborted
+from durable.core.control_flow import (
+    EndUnknown,
+    Evicted,
+    LeaseLost,
+    NotRestored,
+    Park,
+    PassAborted,
+    StartRefused,
+)
 from durable.core.effects import Operation, Save
 from durable.core.errors import (
     ContractError,
@@ -153,6 +161,8 @@ def _continue(
         raise
     except HistoryDivergedError as error:
         return (yield from _diverged(journal, error, policy))
+    except StartRefused as refused:
+        return (yield from _fail(journal, refused.error, may_compensate=False))
     except ContractError as error:
         return (yield from _stop(journal, error, origins_of(error)))
     except RollbackFailed as failed:

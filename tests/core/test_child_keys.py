@@ -269,6 +269,76 @@ def test_recover_takes_the_key_again(h: Harness) -> None:
     assert h.finish(run).output == "done a"
 
 
+async def between(ctx: Any) -> Any:
+    return await ctx.step("between", work, "between")
+
+
+async def starting(ctx: Any, with_rollback: bool = False) -> Any:
+    await ctx.rollback_checkpoint("from here")
+    child = await ctx.start_child("label", sync.using(key="k", rollback=with_rollback), "a", 60)
+    found = await ctx.try_block("between", between)
+    return found.value, await child.result("done")
+
+
+starts, astarts = declared("child_keys.starts")(starting)
+
+
+@pytest.mark.parametrize("with_rollback", [False, True])
+@pytest.mark.parametrize("parent", [starts, astarts], ids=["sync", "async"])
+def test_a_recovery_whose_child_cannot_have_its_key_yet(h: Harness, parent: Any, with_rollback: bool) -> None:
+    """The code has gone on behind the start, so it cannot be given the error: nothing of it is run."""
+    run = h.start(parent.using(id="p"), with_rollback)
+    h.settle()
+    other = sync.using(key="k", id="other", if_open="replace").start("o", 600)
+    h.settle()
+    check_failed(run, "ChildCancelledError")
+    for _ in range(2):
+        run.recover()
+        h.settle()
+        check_failed(run, "KeyConflictError")
+        assert run.error is not None
+        assert run.error.message == (
+            'run "other" is open and has the key "k": start the child when that run has ended, or with '
+            'using(if_open="replace"), which cancels it'
+        )
+        assert CALLS == ["between"]
+        assert owner() == "other"
+    h.finish(other)
+    run.recover()
+    assert h.finish(run).output == ("done between", "done a")
+    assert CALLS == ["between", "o", "a"]
+
+
+def test_nothing_is_compensated_while_the_key_of_a_child_that_is_started_again_is_used(h: Harness) -> None:
+    """A mistake in the code has stopped the parent, which frees the key of its child, and another run takes it."""
+
+    def branch(ctx: Context) -> Any:
+        child = ctx.start_child("label", sync.using(key="k"), "a", 60)
+        ctx.step("between", work, "between", rollback=note_undone)
+        if FAIL:
+            raise KeyError("a mistake")
+        return child.result("done")
+
+    @workflow(name="child_keys.starts_in_a_branch")
+    def starts_in_a_branch(ctx: Context) -> Any:
+        ctx.rollback_checkpoint("from here")
+        found = ctx.try_block("try", lambda c: c.join("all", {"one": branch, "two": lambda c: c.sleep("s", 600)}))
+        return found.value["one"]
+
+    FAIL.add("a mistake")
+    run = h.start(starts_in_a_branch.using(id="p"))
+    assert h.finish(run).state == "failed"
+    FAIL.clear()
+    other = sync.using(key="k").start("o", 600)
+    run.recover()
+    h.settle()
+    check_failed(run, "KeyConflictError")
+    h.finish(other)
+    run.recover()
+    assert h.finish(run).output == "done a"
+    assert (CALLS, undone) == (["between", "o", "a"], [])
+
+
 @both
 @pytest.mark.parametrize("how", [None, "replace"])
 def test_a_crash_at_each_commit(h: Harness, parent: Any, how: Any) -> None:

@@ -22,7 +22,7 @@ from durable.core.children.entries import ANEW, CALL, DEADLOCK, RESULT, START, T
 from durable.core.children.questions import KeyOwner, PeekChild, PeekKey, Supersede
 from durable.core.children.rollback import LOOK_EVERY, POLICY, undo_before_anew
 from durable.core.compatibility import unreadable
-from durable.core.control_flow import Park
+from durable.core.control_flow import Park, StartRefused
 from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, Save
 from durable.core.errors import (
@@ -276,9 +276,16 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
 
 
 def _refuse(scope: Scope, entry: EntryRecord, child_id: str, problem: str, **more: Any) -> None:
-    """Record that no child was started. An earlier child that was compensated is not compensated again."""
+    """Record that no child was started. An earlier child that was compensated is not compensated again.
+
+    Raises StartRefused where another child was to take the place of a lost one, and the code has gone on behind the
+    start: it cannot get an error from it now. The next pass starts the child again.
+    """
     data = {name: value for name, value in entry.data.items() if name not in ("rollback", ANEW)}
-    scope.journal.update(entry, data={**data, "child": child_id, "refused": problem, **more})
+    data = {**data, "child": child_id, "refused": problem, **more}
+    if entry.status == EntryStatus.COMPLETED:
+        raise StartRefused(_refusal(data))
+    scope.journal.update(entry, data=data)
 
 
 def child_run(scope: Scope, request: ChildRequest, child_id: str, what: str) -> NewRun:
@@ -360,10 +367,14 @@ def _digest(text: str) -> str:
 
 def _raise_refusal(name: str, entry: EntryRecord) -> None:
     """Raise the error of a start whose id or key was taken; a recovery of the run starts the child again."""
-    if (problem := entry.data.get("refused")) is not None:
-        of_key = entry.data.get("of_key")
-        error = RunConflictError(entry.data["child"], problem) if of_key is None else KeyRefusal.of(of_key).error()
+    if "refused" in entry.data:
+        error = _refusal(entry.data)
         raise with_failure(error, Failure("child", name, (entry.location,), ErrorInfo.of(error)))
+
+
+def _refusal(data: dict[str, Any]) -> RunConflictError:
+    of_key = data.get("of_key")
+    return RunConflictError(data["child"], data["refused"]) if of_key is None else KeyRefusal.of(of_key).error()
 
 
 # -- the wait
