@@ -277,7 +277,8 @@ class RunRecord:
     - `pending_request`: see `Request`. `state_after_rollback`: the state in which a rollback will end, "" when none is
       under way.
     - `origins`: the locations of the failures that made the run fail, for recover.
-    - `generations`: for steps that were compensated and run again, how often; part of their idempotency keys.
+    - `generations`: for steps that were compensated and run again, how often; part of their idempotency keys. Also for
+      starts of children with a rollback that a recovery has taken back.
     - `diverged_at`: since when the current code does not fit or has a mistake, within the grace period. For a failed
       run: a mistake in the code has stopped it.
     - `seed`, `began_at`: for a run that continues another's history, the id and the time that its deterministic draws

@@ -11,6 +11,7 @@ from pytest_django import Settings
 from durable import AsyncContext, Context, CriticalError, RollbackContext, get_run, workflow
 from durable.core.records import RunState
 from durable.testing import Harness, SimulatedCrash
+from tests.core.flavours import declared
 from tests.support.stores import in_force, settle
 
 pytestmark = pytest.mark.slow
@@ -98,6 +99,35 @@ def test_a_failed_child_that_is_recovered_is_undone_by_the_next_rollback(h: Harn
     run.recover()
     assert h.finish(run).state == "completed"
     assert balance() == 1
+
+
+@declared("undone_again.pays_before")
+async def paying_before(ctx: Any, seconds: float) -> Any:
+    await ctx.rollback_checkpoint("undo")
+    await ctx.step("charge", do, "charge parent", rollback=undo)
+    await ctx.child("a", UNDONE, "a", seconds)
+    return await ctx.step("end", do, "end")
+
+
+@pytest.mark.parametrize("seconds", [0, 60], ids=["completed", "open"])
+@pytest.mark.parametrize("parent", paying_before, ids=["sync", "async"])
+def test_a_child_that_was_recovered_by_itself_is_undone_before_a_recovery_of_its_parent_starts_another(
+    h: Harness, parent: Any, seconds: float
+) -> None:
+    FAIL.add("book a")
+    run = h.start(parent.using(id="p"), seconds)
+    assert h.finish(run).state == "failed"
+    assert (balance(), balance("parent")) == (0, 0)
+    FAIL.clear()
+    get_run("p:a").recover()
+    h.settle()
+    assert balance() == 1
+    run.recover()
+    h.settle()
+    assert get_run("p:a").state == "cancelled"
+    assert balance() == 1
+    assert h.finish(run).state == "completed"
+    assert (balance(), balance("parent")) == (1, 1)
 
 
 def test_a_child_of_a_branch_that_has_lost_is_undone(h: Harness) -> None:

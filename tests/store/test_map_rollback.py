@@ -400,6 +400,28 @@ def test_a_recovery_charges_each_child_once_after_a_rollback(
 
 
 @each_brief
+@pytest.mark.parametrize("at_once", [None, 1])
+def test_children_that_were_recovered_by_themselves_are_undone_before_the_map_starts_again(
+    engine: str, parent: Any, at_once: int | None
+) -> None:
+    FAIL.update({"check 0", "check 2", "end"})
+    run = parent.using(id="p").start(4, at_once, "finish")
+    settle()
+    assert run.state == "failed"
+    assert not charges_left()
+    FAIL.clear()
+    for each in run.children(state="failed"):
+        each.recover()
+    settle()
+    assert charges_left() == {"charge 0", "charge 2"}
+    run.recover()
+    settle()
+    assert run.state == "completed"
+    for number in range(4):
+        assert DONE.count(f"charge {number}") - DONE.count(f"undo charge {number}") == 1, number
+
+
+@each_brief
 def test_stopped_compensations_of_children_are_recovered_with_their_parent(engine: str, parent: Any) -> None:
     FAIL.update({"end", "undo charge 0", "undo charge 2"})
     run = parent.using(id="p").start(3, None, "stop")

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from durable.core.records import EntryKind, EntryRecord, EntryStatus, WhenParentEnds
+from durable.core.names.renames import is_same
+from durable.core.records import EntryKind, EntryRecord, EntryStatus, RunRecord, WhenParentEnds
 
 #: The action of a child's entry: it starts the child and waits for it, only starts it, or only waits.
 CALL: Final = "call"
@@ -55,6 +56,21 @@ def dropped_with(entry: EntryRecord) -> list[str]:
     if entry.kind == EntryKind.CHILD and ANEW in entry.data and entry.data["action"] != RESULT:
         return [entry.data["child"]]
     return started_children(entry)
+
+
+def taken_back(deleted: Iterable[EntryRecord]) -> list[str]:
+    """Return where a recovery has taken back the start of children that are compensated with their parent.
+
+    Their parent's compensation may have left nothing of them, and an operator may have recovered one since. So it is
+    undone before another begins in its place (`is_taken_back`).
+    """
+    starts = (EntryKind.CHILD, EntryKind.MAP)
+    return [entry.location for entry in deleted if entry.kind in starts and "rollback" in entry.data]
+
+
+def is_taken_back(run: RunRecord, location: str) -> bool:
+    """Return True if a recovery of the run has taken back what it started here. A replay does not count."""
+    return any(is_same(run.workflow, each, location) for each in run.generations)
 
 
 def divided(dropped: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:

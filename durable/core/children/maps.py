@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from durable.core.children.entries import AGAIN, ANEW, CLOSED, REPLACED, group_of
+from durable.core.children.entries import AGAIN, ANEW, CLOSED, REPLACED, group_of, is_taken_back
 from durable.core.children.operations import ChildRequest, child_run, ids_at
 from durable.core.children.questions import PeekGroup, PeekMembers, PeekTaken, RecoverChild
-from durable.core.children.rollback import POLICY, cancel_open, replace_undone
+from durable.core.children.rollback import POLICY, cancel_open, replace_undone, undo_group_before_anew
 from durable.core.compatibility import unmarked, unreadable
 from durable.core.control_flow import Park
 from durable.core.effects import SAVE, Operation, Save
@@ -192,6 +192,8 @@ def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
             if found.spec.parent_id != run.id or not is_same(run.workflow, found.spec.location, entry.location):
                 break  # the id is taken by another run's group, or by that of another place
             generation += 1  # this operation made that group before it was taken back
+            if "rollback" in entry.data and is_taken_back(run, entry.location):
+                yield from undo_group_before_anew(scope.journal, entry.location, found, scope.guard.check_may_go_on)
     raise AssertionError("a hashed id is free")
 
 

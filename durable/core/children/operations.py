@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from durable.core import transitions
-from durable.core.children.entries import ANEW, CALL, DEADLOCK, RESULT, START, TIMEOUT, is_to_start
+from durable.core.children.entries import ANEW, CALL, DEADLOCK, RESULT, START, TIMEOUT, is_taken_back, is_to_start
 from durable.core.children.questions import KeyOwner, PeekChild, PeekKey, Supersede
 from durable.core.children.rollback import LOOK_EVERY, POLICY, undo_before_anew
 from durable.core.compatibility import unreadable
@@ -246,7 +246,7 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
     """
     run = scope.journal.run
     if ANEW in entry.data:
-        yield from undo_before_anew(scope.journal, entry)
+        yield from undo_before_anew(scope.journal, entry.location, entry.data["child"])
     chosen = [request.run_id] if request.run_id is not None else list(ids_at(run, entry.location))
     for base in chosen:
         generation = 0
@@ -272,6 +272,8 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
             if child is None or child.parent_id != run.id or not is_same(run.workflow, child.location, entry.location):
                 break  # the id is taken by another run
             generation += 1  # this operation started that run before it was taken back
+            if request.rollback and is_taken_back(run, entry.location):
+                yield from undo_before_anew(scope.journal, entry.location, child_id)
     _refuse(scope, entry, child_id, f'as a run of "{taken_by}", and is not this child')
 
 

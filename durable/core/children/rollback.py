@@ -106,7 +106,7 @@ def undo(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
     Raises Park while the child has not ended.
     """
     child_id = entry.data["child"]
-    found: RunRecord | None = yield from _undone(journal, entry, is_replaced=False)
+    found: RunRecord | None = yield from _undone(journal, entry.location, child_id, is_replaced=False)
     if found is None and ANEW not in entry.data:
         return ErrorInfo("ChildCancelledError", f'child "{child_id}" cannot be compensated: its run was deleted')
     if found is not None and found.state_after_rollback:
@@ -122,29 +122,28 @@ def undo(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
     return None
 
 
-def undo_before_anew(journal: Journal, entry: EntryRecord) -> Operation:
-    """Compensate the child that is about to be replaced. Raises Park until that is done.
+def undo_before_anew(journal: Journal, location: str, child_id: str) -> Operation:
+    """Compensate the child in whose place another is about to start at `location`. Raises Park until that is done.
 
-    The child was cancelled without its rollback, by the end of its parent or by an operator. If its compensation has
-    stopped, the run waits until an operator has recovered the child: the code cannot get an error from a start that it
-    makes again.
+    The child was cancelled without its rollback, by the end of its parent or by an operator, or an operator has
+    recovered it. If its compensation has stopped, the run waits until an operator has recovered the child: the code
+    cannot get an error from a start that it makes again.
     """
-    found: RunRecord | None = yield from _undone(journal, entry, is_replaced=True)
+    found: RunRecord | None = yield from _undone(journal, location, child_id, is_replaced=True)
     if found is not None and found.state_after_rollback:
-        raise Park(journal.environment.now() + LOOK_EVERY, doing=[awaiting(entry.location, found.id)])
+        raise Park(journal.environment.now() + LOOK_EVERY, doing=[awaiting(location, found.id)])
 
 
-def _undone(journal: Journal, entry: EntryRecord, *, is_replaced: bool) -> Operation:
-    """Let the child of the entry undo its remaining steps.
+def _undone(journal: Journal, location: str, child_id: str, *, is_replaced: bool) -> Operation:
+    """Let the child of the operation at `location` undo its remaining steps.
 
     Return its run, None if it is gone. Raises Park while it is open.
     """
-    child_id = entry.data["child"]
     found: RunRecord | None = yield UndoChild(child_id, is_replaced=is_replaced)
     if found is not None and found.state not in ENDED:
         is_own = found.parent_id == journal.run.id
         again = None if is_own else journal.environment.now() + LOOK_EVERY
-        raise Park(again, doing=[awaiting(entry.location, child_id)], children=frozenset({child_id}))
+        raise Park(again, doing=[awaiting(location, child_id)], children=frozenset({child_id}))
     return found
 
 
@@ -194,6 +193,29 @@ def undo_taken_out(entry: EntryRecord, check: Callable[[], None], *, is_replaced
     if waited := next((each.id for each in children if each.state not in ENDED), None):
         raise Park(None, doing=[awaiting(entry.location, waited)], children=frozenset({waited}))
     return children
+
+
+def undo_group_before_anew(journal: Journal, location: str, group: GroupRecord, check: Callable[[], None]) -> Operation:
+    """Compensate the children of a group that a recovery has taken back, as many at the same time as it let run.
+
+    The map at `location` is about to make another group. Raises Park until that is done.
+    """
+    after, size = -1, min(_ROLLBACK_BATCH, group.spec.at_once or _ROLLBACK_BATCH)
+    while True:
+        found: list[Member] = yield PeekMembers(group.spec.id, after, size)
+        is_open = False
+        for member in found:
+            check()
+            after = member.position
+            child: RunRecord | None = yield UndoChild(member.run_id, is_replaced=True)
+            if child is not None and child.state_after_rollback and child.state in ENDED:
+                raise Park(journal.environment.now() + LOOK_EVERY, doing=[awaiting(location, child.id)])
+            is_open |= child is not None and child.state not in ENDED
+        if is_open:
+            doing = [awaiting_group(location, group.spec.size)]
+            raise Park(None, doing=doing, groups=frozenset({group.spec.id}))
+        if len(found) < size:
+            return
 
 
 def _take_out(journal: Journal, entry: EntryRecord, found: list[Member]) -> Operation:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from durable.core import transitions
-from durable.core.children.entries import begun_again, group_of, taken_out, waiting_again
+from durable.core.children.entries import begun_again, group_of, taken_back, taken_out, waiting_again
 from durable.core.location import escape
 from durable.core.once import asked_anew
 from durable.core.outcomes import HELD, ONCE, held_anew, is_unsettled, without
@@ -53,11 +53,12 @@ def recover(
     for entry in stuck:
         if entry.rollback_error is not None:  # belongs to a compensation that the code called and that continues
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
-    generations = dict(run.generations)
-    for location in rewind_compensated(history):
-        generations[location] = generations.get(location, 0) + 1
+    again = rewind_compensated(history)
     for location in run.origins:
         history.reset(location)
+    generations = dict(run.generations)
+    for location in {*again, *taken_back(history.deleted.values())}:
+        generations[location] = generations.get(location, 0) + 1
     history.start_anew(anew)
     history.start_lost_anew()
     patch = transitions.recovered(run, now=now, generations=generations, summary=Summary(SummaryKind.RECOVERED))
