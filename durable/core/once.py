@@ -19,6 +19,7 @@ from durable.core.errors import ErrorInfo, PayloadError
 from durable.core.journal import Event, Journal
 from durable.core.options import DEFAULTS, StepPolicy, importable_name
 from durable.core.outcomes import (
+    AS_TEXT,
     COPIED,
     HELD,
     ONCE,
@@ -317,12 +318,16 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
 def _recorded(journal: Journal, entry: EntryRecord) -> Question | None:
     """Return the recorded question; None if there is none, or if the step's arguments may not be recorded as such."""
     once, policy, environment = entry.data[ONCE], entry.data.get("rollback"), journal.environment
-    if not once.get("verify") or policy is None:
+    if not once.get("verify") or AS_TEXT in entry.data:
         return None
 
     def verify() -> Any:
         function = environment.resolve(once["verify"])
         return function(*(environment.decode(entry.arguments, "arguments", entry.location) or ()))
 
-    backoff = StepPolicy(retry_backoff_base=policy["base"], retry_backoff_max=policy["max"], backoff=policy["backoff"])
+    backoff = DEFAULTS  # of a step in a lost branch, about which is asked once
+    if policy is not None:
+        backoff = StepPolicy(
+            retry_backoff_base=policy["base"], retry_backoff_max=policy["max"], backoff=policy["backoff"]
+        )
     return Question(function=verify, args=(), timeout=once["timeout"], retries=once["retries"], policy=backoff)

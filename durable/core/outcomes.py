@@ -26,6 +26,8 @@ T_co = TypeVar("T_co", covariant=True)
 ONCE: Final = "once"
 #: The key in an entry's data of why and since when it is held.
 HELD: Final = "held"
+#: The key in an entry's data: the codec refuses the step's arguments, which are recorded as text for people.
+AS_TEXT: Final = "as_text"
 
 #: In the data of a step's failure: it has failed while nobody knew whether it was done.
 UNSETTLED: Final = "unsettled"

@@ -47,7 +47,7 @@ from durable.core.once import (
     with_answer,
 )
 from durable.core.options import StepPolicy, handler_name
-from durable.core.outcomes import ONCE, Found, HeldReason, NotDone
+from durable.core.outcomes import AS_TEXT, ONCE, Found, HeldReason, NotDone
 from durable.core.records import (
     EntryKind,
     EntryRecord,
@@ -426,6 +426,7 @@ class _Attempt:
         except PayloadError:
             if self.options.rollback is not None:
                 raise
+            self.entry.data = {**self.entry.data, AS_TEXT: True}
             shown = [_shown(each) for each in self.args]
             return self.environment.encode(tuple(shown), "arguments shown as text", "arguments", self.entry.location)
 

@@ -177,24 +177,32 @@ def exhausted(ctx: Context, number: int) -> str:
     return ctx.step("book", book, number, max_retries=0)
 
 
-@workflow(name="tests.settling.raced")
-def raced(ctx: Context, number: int) -> str:
-    first = ctx.race(
-        "first",
-        {
-            "pay": lambda c: c.step("charge", charge, number, 990, once=True, verify=find_charge),
-            "cancel": lambda c: c.queue.next("cancel").name,
-        },
-    )
+def race(ctx: Context, *branches: str, order: Any) -> str:
+    bodies: dict[str, Callable[[Context], str]] = {
+        "pay": lambda c: c.step("charge", charge, order, 990, once=True, verify=find_charge),
+        "cancel": lambda c: c.queue.next("cancel").name,
+    }
+    first = ctx.race("first", {each: bodies[each] for each in branches})
     ctx.queue.next("go on")
     return first.winner
 
 
+@workflow(name="tests.settling.raced")
+def raced(ctx: Context, number: int) -> str:
+    return race(ctx, "pay", "cancel", order=number)
+
+
+@workflow(name="tests.settling.raced_behind")
+def raced_behind(ctx: Context, number: int) -> str:
+    return race(ctx, "cancel", "pay", order=number)
+
+
+@pytest.mark.parametrize("of", [raced, raced_behind], ids=["before the winner", "behind the winner"])
 @pytest.mark.parametrize(("answer", "left"), [(Unknown(), ["unknown"]), (Found("r0"), [])], ids=["unknown", "done"])
 def test_a_held_step_that_loses_a_race_is_asked_about_and_waits_for_nobody(
-    h: Harness, answer: Any, left: list[str]
+    h: Harness, of: Any, answer: Any, left: list[str]
 ) -> None:
-    [run] = held_runs(h, 1, raced)
+    [run] = held_runs(h, 1, of)
     ANSWERS.append(answer)
     h.send(run, "cancel")
     h.settle()
@@ -210,6 +218,24 @@ def test_a_held_step_that_loses_a_race_is_asked_about_and_waits_for_nobody(
         handle.recover()
     h.send(run, "go on")
     assert h.finish(run).output == "cancel"
+
+
+class Unrecordable:
+    """An order that the codec refuses."""
+
+
+@workflow(name="tests.settling.raced_with_unrecordable")
+def raced_with_unrecordable(ctx: Context, number: int) -> str:
+    return race(ctx, "cancel", "pay", order=Unrecordable())
+
+
+def test_a_lost_step_is_not_asked_about_with_the_text_of_its_arguments(h: Harness) -> None:
+    [run] = held_runs(h, 1, raced_with_unrecordable)
+    ANSWERS.append(Found("of another order"))
+    h.send(run, "cancel")
+    h.settle()
+    assert [each.status for each in get_run(run).history() if each.location == "first/pay/charge"] == ["unknown"]
+    assert ANSWERS, "nobody was asked"
 
 
 @workflow(name="tests.settling.with_rollback")
