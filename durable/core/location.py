@@ -111,6 +111,12 @@ def listed(locations: Iterable[str], number: int | None = None) -> str:
     return ", ".join(f'"{each}"' for each in shown) + (f" and {more} more" if more else "")
 
 
+def check_location(location: object) -> None:
+    """Raise TypeError for a location that is no text."""
+    if not isinstance(location, str):
+        raise TypeError(f"a location is text, as handle.history() shows it, not {location!r}")
+
+
 def parent(location: str) -> str:
     """Return the enclosing location; "" for the root's own entries."""
     return location.rpartition("/")[0]

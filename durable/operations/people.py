@@ -30,7 +30,7 @@ from durable.core.errors import (
     QuestionClosedError,
 )
 from durable.core.ids import new_id
-from durable.core.location import display_location, unescape
+from durable.core.location import check_location, display_location, unescape
 from durable.core.names.recorded_names import resolve_name
 from durable.core.people import STARTER, assignee_of, key_of_user, verdict_of
 from durable.core.places import of_message
@@ -328,6 +328,7 @@ def questions_of(run_id: str, *, is_open: bool = False) -> list[Question]:
 
 def question_at(run_id: str, location: str) -> Question:
     """Return the newest question of the run at a location, or with this name. Raises EntryNotFoundError."""
+    check_location(location)
     found = questions_of(run_id)
     for each in reversed(found):
         if location in (each.location, display_location(each.location)):

@@ -16,7 +16,7 @@ from durable import runtime
 from durable.core import transitions
 from durable.core.causes import MAX_PLACE, numberless, place_of
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError
-from durable.core.location import display_location, listed
+from durable.core.location import check_location, display_location, listed
 from durable.core.once import failed_by, not_begun
 from durable.core.outcomes import HELD, SAID_BY, HeldStep, held_steps, is_unsettled, without
 from durable.core.places import Place
@@ -51,9 +51,10 @@ def settle(run_id: str, location: str, *, done: Any = NOTHING, not_done: bool = 
     """Settle the held step at `location`: it was done, with the result `done`, it was not, or it fails.
 
     A step that was not done is tried again; one whose attempts were used up gets all of them again. Raises
-    EntryNotFoundError, InvalidTransitionError if the step is not held, PayloadError, and ValueError unless exactly one
-    answer is given.
+    EntryNotFoundError, InvalidTransitionError if the step is not held, PayloadError, ValueError unless exactly one
+    answer is given, and TypeError for a location that is no text.
     """
+    check_location(location)
     check_answer(done=done, not_done=not_done, fail=fail)
     require_step("settling a step", "settle it in a step")
     at = runtime.current()

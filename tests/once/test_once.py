@@ -313,6 +313,13 @@ class TestAPerson:
             with pytest.raises(ValueError, match="settle a step with one answer"):
                 run.settle("charge", **given)
 
+    @pytest.mark.parametrize("location", [None, 7], ids=["none", "a number"])
+    def test_a_location_is_text(self, h: Harness, bank: Bank, location: Any) -> None:
+        run = self.held(h, bank)
+        with pytest.raises(TypeError, match=r"a location is text, as handle.history\(\) shows it, not"):
+            run.settle(location, fail=True)
+        assert [each.location for each in h.held(run)] == ["charge"]
+
     def test_what_is_not_held_is_not_settled(self, h: Harness, bank: Bank) -> None:
         run = self.held(h, bank)
         with pytest.raises(EntryNotFoundError, match="is it charge"):

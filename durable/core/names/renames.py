@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from durable.core.location import ITERATION_PATTERN, parent
+from durable.core.location import ITERATION_PATTERN, check_location, parent
 
 
 class AliasKind(StrEnum):
@@ -248,8 +248,7 @@ def in_force(renames: Iterable[Rename | Alias]) -> Iterator[None]:
 def check_pattern(old: str, new: str) -> None:
     """Raise TypeError or ValueError unless these are locations that differ only in the last name."""
     for each in (old, new):
-        if not isinstance(each, str):
-            raise TypeError(f"a location is text, as handle.history() shows it, not {each!r}")
+        check_location(each)
         if not each or not all(each.split("/")):
             raise ValueError(
                 f'"{each}" is not a location: write the names from the root to the operation, joined by "/"'

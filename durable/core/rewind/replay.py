@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from durable.core import transitions
 from durable.core.errors import EntryNotFoundError
-from durable.core.location import escape, is_within, parent
+from durable.core.location import check_location, escape, is_within, parent
 from durable.core.outcomes import held_anew
 from durable.core.places import Place, of_message, values_of, with_values
 from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, MessageState, RunChange, RunRecord
@@ -95,8 +95,7 @@ class Replay:
 
         A branch, a block and an iteration have locations too.
         """
-        if not isinstance(target, str):
-            raise TypeError(f"a location is text, as handle.history() shows it, not {target!r}")
+        check_location(target)
         entry = self.history.get(target)
         if entry is not None:
             return target, entry.ordinal
