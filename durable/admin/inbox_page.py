@@ -28,7 +28,7 @@ from durable.inspection.wording import told
 from durable.listings.people import position_text
 from durable.models import Run
 from durable.operations import people
-from durable.operations.asked_forms import ShownQuestion, act, shown
+from durable.operations.asked_forms import NO_ERRORS, ShownQuestion, act, shown
 from durable.operations.audit import acting_as
 from durable.operations.people import Question
 
@@ -75,13 +75,13 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show a question, or do what was posted. `next` is the page that leads here, where an answer leads back to."""
     question, back = _find(request, key), _back_of(request)
     own = f"{request.path}?{urlencode({'next': back})}" if back else request.path
-    problem, status, posted = "", 200, None
+    problem, status, posted, errors = "", 200, None, NO_ERRORS
     if request.method == "POST":
         try:
             with acting_as(access.actor_of(request)):
                 done = act(question, request.POST, request.user)
         except FormInvalidError as error:
-            problem, status, posted = _problem(error), 422, request.POST
+            problem, status, posted, errors = _problem(error), 422, request.POST, error.errors
         except NotAllowedError as error:
             raise PermissionDenied(told(error)) from error
         except QuestionClosedError as error:
@@ -91,7 +91,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             messages.success(request, DONE[done])
             is_kept = done in ("claim", "release", "comment")
             return HttpResponseRedirect(own if is_kept else back or admin.url("inbox"))
-    card = card_of(admin, request, question, shown(question, posted, problem))
+    card = card_of(admin, request, question, shown(question, posted, problem, errors))
     context = {"title": question.name, "card": replace(card, url=own), "place": "durable_run_inbox"}
     return admin.page(request, "question", context, status=status)
 

@@ -25,7 +25,7 @@ from django.views.decorators.http import require_http_methods
 from durable.core.errors import TOKEN, FormInvalidError, NotAllowedError, QuestionClosedError
 from durable.hooks.links import has_csrf_token, is_too_often, set_csrf_cookie
 from durable.operations import people
-from durable.operations.asked_forms import act, is_other_verb, shown
+from durable.operations.asked_forms import NO_ERRORS, act, is_other_verb, shown
 from durable.operations.people import Question
 from durable.operations.question_mails import person_of_link
 
@@ -94,12 +94,12 @@ def by_login(request: HttpRequest, question_id: str) -> HttpResponse:
 
 
 def _answer(request: HttpRequest, question: Question, person: Any) -> HttpResponse:
-    problem, status, posted = "", 200, None
+    problem, status, posted, errors = "", 200, None, NO_ERRORS
     if request.method == "POST" and not is_other_verb(request.POST):
         try:
             return _say(request, str(_DONE[act(question, request.POST, person)]), title=_("Thank you"))
         except FormInvalidError as error:
-            problem, status, posted = _problem(error), 422, request.POST
+            problem, status, posted, errors = _problem(error), 422, request.POST, error.errors
         except NotAllowedError:
             return _say(request, _("You may not answer this question, or you have answered it already."), status=403)
         except QuestionClosedError:
@@ -109,7 +109,7 @@ def _answer(request: HttpRequest, question: Question, person: Any) -> HttpRespon
     if not question.is_for(person):
         return _say(request, _("You may not answer this question, or you have answered it already."), status=403)
     name = person if isinstance(person, str) else person.get_username()
-    view = shown(question, posted, problem)
+    view = shown(question, posted, problem, errors)
     context = {"title": question.name, "shown": view, "question": question, "person": name}
     return render(request, "durable/hooks/question.html", context, status=status)
 

@@ -8,7 +8,8 @@ others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,7 @@ VERB: Final = "durable_verb"
 VERDICT: Final = "durable_verdict"
 COMMENT: Final = "durable_comment"
 TO: Final = "durable_to"
+NO_ERRORS: Final[Mapping[str, Sequence[str]]] = {}
 #: What a post may ask for; anything else is an answer.
 VERBS: Final = ("answer", "claim", "release", "comment", "hand_over")
 
@@ -51,15 +53,23 @@ class ShownQuestion:
     is_broken: bool = False
 
 
-def shown(question: Question, posted: Mapping[str, Any] | None = None, problem: str = "") -> ShownQuestion:
-    """Return a question as a page shows it; with what was `posted` and refused, and why."""
+def shown(
+    question: Question,
+    posted: Mapping[str, Any] | None = None,
+    problem: str = "",
+    errors: Mapping[str, Sequence[str]] = NO_ERRORS,
+) -> ShownQuestion:
+    """Return a question as a page shows it; with what was `posted` and refused, and why: a `FormInvalidError` has the
+    `errors`.
+    """
     instance = instance_of(question)
     comment = "" if posted is None else str(posted.get(COMMENT, ""))[:20_000]
     form, is_broken = None, False
     try:
         form_class = question.form_class
         if form_class is not None:
-            form = form_class() if posted is None or is_other_verb(posted) else form_class(posted)
+            is_answer = posted is not None and not is_other_verb(posted)
+            form = _refused(form_class(posted), errors) if is_answer else form_class()
             form.auto_id = f"id_{question.id}_%s"  # a page may show several forms of one class
     except FormInvalidError as error:
         problem, is_broken = str(error), True
@@ -72,6 +82,16 @@ def shown(question: Question, posted: Mapping[str, Any] | None = None, problem: 
         instance=instance,
         is_broken=is_broken,
     )
+
+
+def _refused(form: BaseForm, errors: Mapping[str, Sequence[str]]) -> BaseForm:
+    """Return the form with the errors of the whole answer, if it does not have them itself."""
+    with suppress(Exception):  # of the project's form: the errors say so, and it has those of its fields
+        form.full_clean()
+    for text in errors.get("__all__", ()):
+        if text not in form.non_field_errors():
+            form.add_error(None, text)
+    return form
 
 
 def is_other_verb(posted: Mapping[str, Any]) -> bool:

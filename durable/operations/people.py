@@ -9,6 +9,7 @@ The form is the code's at hand: it is imported by its name whenever somebody ans
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
 from django.core.files.base import File
+from django.db import Error
 from django.db.models import Model, QuerySet
 
 from durable import runtime
@@ -46,6 +48,8 @@ from durable.runtime import Runtime
 
 if TYPE_CHECKING:
     from django.forms import BaseForm
+
+logger = logging.getLogger("durable.operations")
 
 #: What a user needs who answers a question that says neither whom it is for nor which permission it needs; also what
 #: a user needs who hands over a question that is not for them.
@@ -455,11 +459,25 @@ def _validated(record: QuestionRecord, data: Any) -> tuple[Any, bool]:
     if not isinstance(data, Mapping) and not hasattr(data, "getlist"):
         why = f"The form takes a mapping of its fields, not {type(data).__name__}."
         raise FormInvalidError(_name(record), {"__all__": [why]})
-    form = form_class(data)
-    if not form.is_valid():
-        raise FormInvalidError(_name(record), {name: list(map(str, texts)) for name, texts in form.errors.items()})
-    cleaned = {name: _plain(value) for name, value in form.cleaned_data.items()}
-    return cleaned, not _is_refusal(form, cleaned)
+    try:
+        form = form_class(data)
+        if form.is_valid():
+            cleaned = {name: _plain(value) for name, value in form.cleaned_data.items()}
+            return cleaned, not _is_refusal(form, cleaned)
+    except Error:  # of the database: it says nothing about the form
+        raise
+    except Exception as error:  # whatever the project's form raises that is no ValidationError
+        where = {"run_id": record.run_id, "location": record.location}
+        logger.exception(
+            'run %s: the form %s has failed, by which "%s" is answered',
+            record.run_id,
+            record.form,
+            record.location,
+            extra=where,
+        )
+        why = f"the form {record.form} has failed: {type(error).__name__}: {error}"
+        raise FormInvalidError(_name(record), {"__all__": [f"{why[:500]}; the log has the traceback"]}) from error
+    raise FormInvalidError(_name(record), {name: list(map(str, texts)) for name, texts in form.errors.items()})
 
 
 def _yes_or_no(data: Any) -> bool | None:

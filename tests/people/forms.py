@@ -33,6 +33,25 @@ class OwnRefusal(forms.Form):
         return self.cleaned_data["mark"] > 4
 
 
+class Careless(forms.Form):
+    """A form whose `clean` asks for a field that may have been refused."""
+
+    amount = forms.DecimalField()
+
+    def clean(self) -> None:
+        if self.cleaned_data["amount"] > 100:
+            raise forms.ValidationError("At most 100.")
+
+
+class CarelessRefusal(forms.Form):
+    """A form that fails where it says what a refusal is."""
+
+    mark = forms.IntegerField()
+
+    def refuses(self) -> bool:
+        return bool(10 / self.cleaned_data["mark"] > 4)
+
+
 class WithFile(forms.Form):
     """A form that nobody can answer by: answers have no files."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from durable.models import OperatorAction
 from durable.people import questions_for, questions_of
 from durable.testing import Harness
 from tests.people.conftest import CHANGE, People, begun
-from tests.people.forms import RefundForm
+from tests.people.forms import Careless, RefundForm
 
 INBOX = "/admin/durable/run/inbox/"
 
@@ -29,6 +30,12 @@ def refund(ctx: Context, /, with_form: bool = True, name: str = "approve refund"
     options = {"permission": CHANGE, **options}
     verdict = ctx.ask_person(name, RefundForm if with_form else None, **options)
     return [verdict.data, verdict.by, verdict.comment]
+
+
+@workflow(name="tests.people.careless")
+def careless(ctx: Context) -> Any:
+    verdict = ctx.ask_person("approve refund", Careless, permission=CHANGE)
+    return [verdict.data, verdict.by]
 
 
 @pytest.fixture
@@ -108,6 +115,32 @@ def test_what_the_form_refuses_is_shown_with_what_was_written(h: Harness, people
     assert "as said" in page
     assert "mine" in page
     assert len(questions_for(people.anna)) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"amount": "a lot"}, ["Enter a number.", "the form tests.people.forms:Careless has failed: KeyError"]),
+        ({"amount": "1000"}, ["At most 100."]),
+    ],
+    ids=["a form that fails", "a form that refuses"],
+)
+def test_what_is_wrong_with_the_whole_answer_is_said_once(
+    h: Harness, people: People, client: Client, given: dict[str, str], told: list[str]
+) -> None:
+    run = begun(h, careless)
+    path = f"{INBOX}{questions_of(run.id)[0].id}/answer/"
+    page = text(post(client, path, **given), 422)
+    assert [html.unescape(page).count(each) for each in told] == [1] * len(told)
+    assert f'value="{given["amount"]}"' in page
+    assert post(client, path, amount="7").status_code == 302
+    h.settle()
+    assert run.output[1] == "anna"
+
+
+def test_an_answer_that_cannot_be_recorded_says_why(h: Harness, client: Client) -> None:
+    _run, path = opened(h)
+    assert text(post(client, path, amount="1", reason="x" * 1_100_000), 422).count("MAX_PAYLOAD_BYTES") == 1
 
 
 def test_without_the_token_of_the_page_nothing_is_done(h: Harness, client: Client) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, User
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -30,7 +30,15 @@ from durable.people import Verdict, question, questions_for, questions_of
 from durable.testing import Harness, SimulatedCrash
 from tests.people import forms as own_forms
 from tests.people.conftest import CHANGE, NOW, People, begun
-from tests.people.forms import GroupForm, OfShop, OwnRefusal, RefundForm, WithFile
+from tests.people.forms import (
+    Careless,
+    CarelessRefusal,
+    GroupForm,
+    OfShop,
+    OwnRefusal,
+    RefundForm,
+    WithFile,
+)
 
 KEY = UUID("b39625df-4c75-417b-8e61-0a40c62857fd")
 
@@ -126,6 +134,40 @@ def test_rows_are_recorded_as_their_keys(h: Harness, people: People) -> None:
     h.answer(run, "approve refund", given, by=people.allowed("anna"))
     h.settle()
     assert run.output[0] == {"group": people.managers.pk, "others": [other.pk]}
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "told", "then"),
+    [
+        (Careless, {"amount": "a lot"}, "Careless has failed: KeyError: 'amount'", {"amount": "1"}),
+        (CarelessRefusal, {"mark": 0}, "CarelessRefusal has failed: ZeroDivisionError: division by zero", {"mark": 5}),
+    ],
+    ids=["clean", "refuses"],
+)
+def test_a_form_that_fails_is_named_and_can_be_answered_again(
+    h: Harness, anna: User, caplog: pytest.LogCaptureFixture, form: Any, given: Any, told: str, then: Any
+) -> None:
+    run = opened(h, form)
+    with pytest.raises(FormInvalidError) as caught:
+        h.answer(run, "approve refund", given, by=anna)
+    assert caught.value.errors == {"__all__": [f"the form tests.people.forms:{told}; the log has the traceback"]}
+    [row] = [each for each in caplog.records if each.name == "durable.operations"]
+    assert (row.levelno, row.exc_info is None, row.__dict__["run_id"]) == (logging.ERROR, False, run.id)
+    assert f"the form tests.people.forms:{form.__name__} has failed" in row.getMessage()
+    h.answer(run, "approve refund", then, by=anna)
+    h.settle()
+    assert h.peek(run).state == "completed"
+
+
+def test_an_error_of_the_database_is_none_of_the_form(h: Harness, anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_clean(form: Any) -> None:
+        raise OperationalError("the connection is gone")
+
+    run = opened(h, Careless)
+    monkeypatch.setattr(Careless, "full_clean", full_clean)
+    with pytest.raises(OperationalError, match="the connection is gone"):
+        h.answer(run, "approve refund", {"amount": 1}, by=anna)
+    assert len(questions_for(anna)) == 1
 
 
 def test_a_form_may_say_itself_what_a_refusal_is(h: Harness, anna: User) -> None:

@@ -22,7 +22,7 @@ from durable.operations.question_mails import address_of, remind
 from durable.people import questions_for, questions_of
 from durable.testing import Harness
 from tests.people.conftest import CHANGE, People, begun
-from tests.people.forms import RefundForm
+from tests.people.forms import Careless, RefundForm
 
 
 @pytest.fixture(autouse=True)
@@ -212,6 +212,18 @@ def test_somebody_without_an_account_answers_by_the_link(h: Harness, people: Peo
     assert post(browser, path_of(), durable_verdict="no").status_code == 200
     h.settle()
     assert run.output == [False, "tax@office.example", ""]
+
+
+def test_a_form_that_fails_is_named_on_the_page_of_the_link(h: Harness, people: People) -> None:
+    run = opened(h, Careless, to="tax@office.example")
+    browser = Client(enforce_csrf_checks=True)
+    page = post(browser, path_of(), amount="a lot")
+    assert page.status_code == 422
+    for told in ("Enter a number.", "the form tests.people.forms:Careless has failed: KeyError"):
+        assert page.content.decode().count(told) == 1
+    assert post(browser, path_of(), amount="7").status_code == 200
+    h.settle()
+    assert run.output[1] == "tax@office.example"
 
 
 def test_a_get_never_acts(h: Harness, people: People) -> None:

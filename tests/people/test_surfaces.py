@@ -17,12 +17,12 @@ from durable.testing import Harness
 from tests.api.conftest import Api, problem
 from tests.cli.conftest import Shell
 from tests.people.conftest import CHANGE, People, begun
-from tests.people.forms import GroupForm, RefundForm
+from tests.people.forms import Careless, GroupForm, RefundForm
 
 
 @workflow(name="tests.people.surfaces")
 def refund(ctx: Context, /, form: str = "refund", **options: Any) -> Any:
-    asked = {"refund": RefundForm, "group": GroupForm, "": None}[form]
+    asked = {"refund": RefundForm, "group": GroupForm, "careless": Careless, "": None}[form]
     verdict = ctx.ask_person("approve refund", asked, **options)
     return [verdict.data, verdict.by, verdict.comment]
 
@@ -139,6 +139,16 @@ def test_what_the_form_refuses_is_said_field_by_field_and_asked_again(h: Harness
         assert status in (400, 422), odd
     problem(anna.post(path, {}), 400, "invalid-request")
     assert question(key).is_open
+
+
+def test_a_form_that_fails_is_named(h: Harness, people: People) -> None:
+    _run, key = opened(h, "careless")
+    anna = Api(people.allowed("anna"))
+    told = problem(anna.post(f"/questions/{key}/answer", {"data": {"amount": "a lot"}}), 422, "answer-refused")
+    [fault] = told["errors"]
+    assert fault["at"] == "data"
+    assert "the form tests.people.forms:Careless has failed: KeyError: 'amount'" in fault["detail"]
+    assert anna.post(f"/questions/{key}/answer", {"data": {"amount": 7}}).json()["outcome"] == "answered"
 
 
 def test_hostile_text_is_data(h: Harness, people: People) -> None:
