@@ -81,15 +81,18 @@ def is_sought(record: QuestionRecord, sought: QuestionsSought) -> bool:
     return sought.permissions is None or record.permission in sought.permissions
 
 
-def starter_of(run_id: str, started_by: Callable[[str], Any], parent_of: Callable[[str], str | None]) -> str:
-    """Return the key of the user who started a run, or the run whose child it is; "" if nobody is recorded."""
+def starter_of(run_id: str, origin_of: Callable[[str], tuple[str, str | None]]) -> str:
+    """Return the key of the user who started a run, or the run that it comes from; "" if nobody is recorded.
+
+    `origin_of` returns who started a run ("" if nobody is recorded), and the run whose child, restart or replay it is.
+    """
     seen: set[str] = set()
     current: str | None = run_id
     while current is not None and current not in seen:
         seen.add(current)
-        if (found := started_by(current)) is not None:
-            return f"user:{found}"
-        current = parent_of(current)
+        found, current = origin_of(current)
+        if found:
+            return found
     return ""
 
 

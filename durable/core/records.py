@@ -981,8 +981,9 @@ class ActionOutcome(StrEnum):
 class ActionRecord:
     """One action of an operator, as a row of the audit log.
 
-    `actor_id` is the user's key, None if the log's database does not know the user. `actor_label` names the actor in
-    any case. `before` and `after` are states of the run, "" where there was none. `bulk_id` is the id of the bulk that
+    `actor_id` is the user's key, None if the log's database does not know the user. `actor_key` is the key as questions
+    to people have it ("user:7"), whatever database the user is in, "" for nobody. `actor_label` names the actor in any
+    case. `before` and `after` are states of the run, "" where there was none. `bulk_id` is the id of the bulk that
     the action is a part of, "" if there is none. If the action is not about a run, `subject` names its subject and
     `subject_kind` the kind: a schedule, queue, workflow, limit, cause, or imported content. `number` counts the
     children that a replay has started again.
@@ -1003,6 +1004,7 @@ class ActionRecord:
     subject_kind: str = ""
     subject: str = ""
     number: int = 0
+    actor_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

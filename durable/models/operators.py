@@ -70,6 +70,7 @@ class OperatorAction(Row):
     subject_kind = NameField[str, str](max_length=16, default="", db_default="", blank=True)
     subject = NameField[str, str](max_length=200, default="", db_default="", blank=True)
     number = models.IntegerField(default=0, db_default=0)
+    actor_key = NameField[str, str](max_length=300, default="", db_default="", blank=True)
 
     class Meta:
         verbose_name = _("operator action")

@@ -46,6 +46,7 @@ from durable.core.errors import (
     StaleScheduleError,
 )
 from durable.core.ids import check_reason
+from durable.core.people import key_of_user
 from durable.core.records import ActionOutcome, ActionRecord, RunChange, RunRecord
 from durable.core.words import Sentence, gettext_noop
 from durable.instrumentation.observers import observe_verb
@@ -258,6 +259,12 @@ class Actor:
         if is_there or router.db_for_write(self.user.__class__, instance=self.user) == conf.DATABASE:
             return self.user.pk
         return None
+
+    @property
+    def key(self) -> str:
+        """The user's key as questions to people have it, "" without a user that has a row."""
+        is_person = isinstance(self.user, Model) and hasattr(self.user, "get_username") and self.user.pk is not None
+        return key_of_user(self.user) if is_person else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,6 +535,7 @@ class Attribution:
             subject_kind=str(kind),
             subject=_known(name),
             number=number,
+            actor_key=actor.key,
         )
 
     def _state(self) -> str:

@@ -14,8 +14,11 @@ from django.db import connections
 from django.test import Client, override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
+from durable import Context, people, workflow
+from durable.errors import NotAllowedError
 from durable.models import OperatorAction, Run
 from durable.models.rows import Row
+from durable.operations import Actor, acting_as
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.admin import flows
@@ -111,6 +114,29 @@ def test_the_database_has_no_users(apart: tuple[Stage, Client]) -> None:
     assert confirm(client, url("act", "run", "cancel")).status_code == 302
     [action] = OperatorAction.objects.all()
     assert (action.action, action.actor_label, action.actor_id) == ("cancel", "ada", None)
+
+
+@workflow(name="tests.second_database.refund")
+def refund(ctx: Context) -> str:
+    return ctx.ask_person("approve", permission="auth.change_user", not_by="starter").by
+
+
+def test_who_has_started_a_run_may_not_answer_it(apart: tuple[Stage, Client]) -> None:
+    stage, _client = apart
+    ada, bob = (User.objects.create_superuser(name) for name in ("ada lovelace", "bob"))
+    with acting_as(Actor("admin", user=ada)):
+        stage.start(refund, id="refund")
+    assert people.questions_for(ada) == []
+    [question] = people.questions_for(bob)
+    with pytest.raises(NotAllowedError, match="four eyes"):
+        question.answer(True, by=ada)
+    User.objects.filter(pk=ada.pk).update(username="renamed")
+    with pytest.raises(NotAllowedError, match="four eyes"):
+        question.answer(True, by=ada)
+    question.answer(True, by=bob)
+    assert stage.settle("refund").state == "completed"
+    action = OperatorAction.objects.get(run_id="refund", action="start")
+    assert (action.actor_id, action.actor_key) == (None, f"user:{ada.pk}")
 
 
 def test_a_user_is_deleted_where_there_is_no_audit_log(apart: tuple[Stage, Client]) -> None:

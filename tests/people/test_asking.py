@@ -291,6 +291,38 @@ def test_the_starter_may_not_answer(h: Harness, people: People) -> None:
     h.answer(run, "approve refund", True, by=bert)
 
 
+@pytest.mark.parametrize("again", ["restart", "replay", "replay in place"])
+def test_who_starts_a_run_again_is_not_its_starter(h: Harness, people: People, again: str) -> None:
+    anna, bert = (User.objects.create_superuser(name) for name in ("anna", "bert"))
+    with acting_as(Actor("admin", user=anna)):
+        run = begun(h, asking(permission=CHANGE, not_by="starter"))
+    run.cancel()
+    with acting_as(Actor("admin", user=bert)):
+        run = run.restart() if again == "restart" else run.replay("approve refund", in_place=again != "replay")
+    h.settle()
+    with pytest.raises(NotAllowedError, match="four eyes"):
+        h.answer(run, "approve refund", True, by=anna)
+    assert questions_for(anna) == []
+    h.answer(run, "approve refund", True, by=bert)
+
+
+@pytest.mark.parametrize("again", ["start", "restart", "replay in place"])
+def test_who_meets_a_run_that_the_code_has_started_is_not_its_starter(h: Harness, people: People, again: str) -> None:
+    anna, bert = (User.objects.create_superuser(name) for name in ("anna", "bert"))
+    refund = h._definition(asking(permission=CHANGE, not_by="starter")).using(id="order-42")
+    run = begun(h, refund)
+    with acting_as(Actor("admin", user=bert)):
+        if again == "start":
+            h.start(refund)
+        else:
+            run.cancel()
+            run = run.restart() if again == "restart" else run.replay("approve refund", in_place=True)
+    h.settle()
+    for each in (anna, bert):
+        with pytest.raises(NotAllowedError, match="nobody is recorded as that person"):
+            h.answer(run, "approve refund", True, by=each)
+
+
 def test_a_starter_who_is_not_recorded_lets_nobody_answer(h: Harness, anna: User) -> None:
     run = opened(h, not_by="starter")
     with pytest.raises(NotAllowedError, match="name the user in not_by="):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from durable.core.people import ASK
 from durable.histories import StoredHistory, Values, read_histories, written_history
 from durable.migrations import RenameStep
 from durable.models import Question, Run
+from durable.operations.audit import Actor, acting_as
 from durable.operations.imports import import_run
 from durable.people import questions_for, questions_of
 from durable.testing import Harness
@@ -169,6 +171,24 @@ def test_a_restart_asks_for_itself(h: Harness, anna: User) -> None:
     found.answer(True, by=anna)
     h.settle()
     assert again.output == [True, ["anna"]]
+
+
+@pytest.mark.parametrize("starter", ["bert", None])
+def test_who_has_started_an_earlier_run_of_the_id_is_not_the_starter(h: Harness, starter: str | None) -> None:
+    anna, bert = (User.objects.create_superuser(name) for name in ("anna", "bert"))
+
+    def started(by: User | None) -> Any:
+        with nullcontext() if by is None else acting_as(Actor("code", user=by)):
+            return begun(h, asks.using(id="order-42"), not_by="starter")
+
+    run = started(anna)
+    assert questions_for(anna) == []
+    run.cancel()
+    h.advance("1 day")
+    Run.objects.filter(pk=run.id).delete()
+    started(bert if starter else None)
+    assert questions_for(bert) == []
+    assert len(questions_for(anna)) == (1 if starter else 0)
 
 
 def test_a_replay_of_an_ended_run_asks_anew(h: Harness, anna: User) -> None:

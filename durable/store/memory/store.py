@@ -853,16 +853,22 @@ class MemoryStore(Store):
         return [each for _, each in sorted(found, key=lambda pair: pair[0])][:most]
 
     def _starter_of(self, run_id: str) -> str:
-        def started_by(run_id: str) -> Any:
-            starts = (each for each in self._actions if each.run_id == run_id and each.action in row_rules.STARTS)
-            done = (each.actor_id for each in starts if each.outcome == ActionOutcome.DONE)
-            return next((each for each in done if each is not None), None)
+        def origin_of(run_id: str) -> tuple[str, str | None]:
+            run = self._runs.get(run_id)
+            if run is None:
+                return "", None
+            started = (
+                each for each in self._actions if (each.run_id, each.action, each.before) == (run_id, "start", "")
+            )
+            by = (
+                each.actor_key
+                for each in started
+                if each.outcome == ActionOutcome.DONE and each.created_at >= run.created_at
+            )
+            child = self.children([run_id]).get(run_id)
+            return next(by, ""), run.replay_of_id if child is None else child.parent_id
 
-        def parent_of(run_id: str) -> str | None:
-            found = self.children([run_id]).get(run_id)
-            return None if found is None else found.parent_id
-
-        return question_rules.starter_of(run_id, started_by, parent_of)
+        return question_rules.starter_of(run_id, origin_of)
 
     def close_questions(self, now: datetime, most: int) -> int:
         still = [each for each in self._questions.values() if each.closed_at is None]

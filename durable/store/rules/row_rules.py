@@ -38,8 +38,6 @@ from durable.core.witnesses import columns_of
 
 #: The columns of the audit log that are equal when one action repeats another.
 ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label", "bulk_id")
-#: The actions by which a run begins.
-STARTS: Final = ("start", "restart", "replay")
 _REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
 
 #: The most places of a line that are counted.

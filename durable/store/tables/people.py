@@ -30,8 +30,7 @@ from durable.core.records import (
     RunState,
 )
 from durable.link_tokens import hash_of
-from durable.models import Child, Entry, Link, OperatorAction, Question
-from durable.store.rules import row_rules
+from durable.models import Child, Entry, Link, OperatorAction, Question, Run
 from durable.store.tables import DatabaseTables
 from durable.store.tables.rows import LINK, QUESTION
 
@@ -62,15 +61,20 @@ class DatabaseQuestions(DatabaseTables):
         if STARTER not in asked.spec["not_by"]:
             return ""
 
-        def started_by(run_id: str) -> Any:
-            rows = OperatorAction.objects.using(self.alias).filter(run_id=run_id, action__in=row_rules.STARTS)
-            rows = rows.filter(outcome=ActionOutcome.DONE.value, actor_id__isnull=False)
-            return rows.order_by("created_at", "id").values_list("actor_id", flat=True).first()  # the first one counts
+        def origin_of(run_id: str) -> tuple[str, str | None]:
+            run = Run.objects.using(self.alias).filter(id=run_id).values("created_at", "replay_of_id").first()
+            if run is None:
+                return "", None
+            # an earlier run may have had the id, and a start that finds the run has a state before
+            started = OperatorAction.objects.using(self.alias).filter(
+                run_id=run_id, action="start", before="", outcome=ActionOutcome.DONE.value
+            )
+            started = started.filter(created_at__gte=run["created_at"])
+            by = started.order_by("created_at", "id").values_list("actor_key", flat=True).first()
+            parent = Child.objects.using(self.alias).filter(run_id=run_id).values_list("parent_id", flat=True).first()
+            return by or "", parent or run["replay_of_id"]
 
-        def parent_of(run_id: str) -> str | None:
-            return Child.objects.using(self.alias).filter(run_id=run_id).values_list("parent_id", flat=True).first()
-
-        return rules.starter_of(run_id, started_by, parent_of)
+        return rules.starter_of(run_id, origin_of)
 
     def _close_asked(self, run_id: str, closed: Sequence[QuestionClosed], now: datetime) -> None:
         """Let these questions accept nothing any more."""
