@@ -21,8 +21,10 @@ from durable.core.options import DEFAULTS, StepPolicy, importable_name
 from durable.core.outcomes import (
     AS_TEXT,
     COPIED,
+    FAILURE,
     HELD,
     ONCE,
+    UNDOING,
     UNSETTLED,
     VERIFY,
     Found,
@@ -92,9 +94,19 @@ def hold(
     failure: dict[str, Any] | None = None,
     error: ErrorInfo | None = None,
     until: datetime | None = None,
+    is_undoing: bool = False,
 ) -> None:
-    """Hold the entry. `failure` is how the step fails if a person says so, or if nobody has by `until`."""
-    held = {"reason": str(reason), "since": journal.environment.now().isoformat(), "failure": failure or EXHAUSTED}
+    """Hold the entry. `failure` is how the step fails if a person says so, or if nobody has by `until`.
+
+    `is_undoing`: it is a rollback that waits.
+    """
+    held: dict[str, Any] = {
+        "reason": str(reason),
+        "since": journal.environment.now().isoformat(),
+        "failure": failure or EXHAUSTED,
+    }
+    if is_undoing:
+        held[UNDOING] = True
     with journal.lock:
         journal.update(
             entry,
@@ -145,14 +157,18 @@ def failed_by(entry: EntryRecord, *, is_decided: bool = False) -> dict[str, Any]
     A recovery then asks about it before the step is tried again, and a rollback before it undoes the step. Not if it is
     decided that the step is left as it is.
     """
-    failure = entry.data[HELD]["failure"]
+    failure = _settled(entry.data.get(FAILURE, entry.data[HELD]["failure"]))
     if is_unsettled(entry) and not is_decided:
         failure = {**failure, UNSETTLED: True}
     return {
         "status": EntryStatus.EXHAUSTED,
-        "data": {**without(entry, HELD), "failure": failure},
+        "data": {**without(entry, HELD), FAILURE: failure},
         "next_attempt_at": None,
     }
+
+
+def _settled(failure: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in failure.items() if name != UNSETTLED}
 
 
 def not_begun(entry: EntryRecord) -> dict[str, Any]:
@@ -175,9 +191,18 @@ def asked_anew(entry: EntryRecord) -> dict[str, Any]:
 
     No person is asked, and no failure of the step counts.
     """
-    once = {name: value for name, value in entry.data[ONCE].items() if name != "asked"}
-    data = {**without(entry, HELD, "failure"), ONCE: once}
+    data = {**without(entry, HELD, FAILURE), ONCE: _not_asked(entry)}
     return {"status": EntryStatus.UNKNOWN, "data": data, "next_attempt_at": None}
+
+
+def undoing_anew(entry: EntryRecord) -> dict[str, Any]:
+    """Return the columns of a step that has failed, and about which a rollback that waits for a person asks again."""
+    columns = failed_by(entry)
+    return {**columns, "data": {**columns["data"], ONCE: _not_asked(entry)}}
+
+
+def _not_asked(entry: EntryRecord) -> dict[str, Any]:
+    return {name: value for name, value in entry.data[ONCE].items() if name != "asked"}
 
 
 def ask(journal: Journal, entry: EntryRecord, question: Question, *, is_concurrent: bool) -> Operation:
@@ -248,9 +273,12 @@ def find_out(
     return answer
 
 
-def hold_unknown(journal: Journal, entry: EntryRecord, answer: Unknown | None, until: datetime | None) -> Operation:
+def hold_unknown(
+    journal: Journal, entry: EntryRecord, answer: Unknown | None, until: datetime | None, *, is_undoing: bool = False
+) -> Operation:
     """Hold a step of which nobody knows whether it was done. Raises Park."""
-    hold(journal, entry, HeldReason.UNKNOWN, error=with_answer(entry.error, answer), until=until)
+    error = entry.error if FAILURE in entry.data else with_answer(entry.error, answer)
+    hold(journal, entry, HeldReason.UNKNOWN, error=error, until=until, is_undoing=is_undoing)
     yield from commit_held(journal, entry)
     raise held_park(entry)
 
@@ -260,13 +288,13 @@ def _asked(entry: EntryRecord, number: int) -> dict[str, Any]:
 
 
 def with_answer(error: ErrorInfo | None, answer: NotDone | Unknown | None) -> ErrorInfo:
-    """Return the error of an attempt, with what `verify` says of it; None if it was not asked."""
+    """Return the error of an attempt, with what `verify` says of it now; None if it was not asked."""
     error = error or ErrorInfo("Exception", "unknown")
     if answer is None:
         return error
     what = "it was not done" if isinstance(answer, NotDone) else "it is unknown whether it was done"
     reason = f": {answer.reason}"[:_REASON] if answer.reason else ""
-    return replace(error, message=f"{error.message}{VERIFY}{what}{reason}")
+    return replace(error, message=f"{error.message.partition(VERIFY)[0]}{VERIFY}{what}{reason}")
 
 
 # -- outside of the step's own place in the code
@@ -279,6 +307,8 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
     undone, False if it was not, None if nobody knows. With `holds`, the run then waits for a person: raises Park.
     """
     if entry.status == EntryStatus.HELD:
+        if entry.next_attempt_at is not None:  # its `unknown_timeout`: a rollback waits however long it takes
+            journal.update(entry, next_attempt_at=None)
         yield from hold_anew(journal, entry)
         raise held_park(entry)
     if entry.status == EntryStatus.RUNNING:
@@ -290,8 +320,10 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
     def record(value: Any) -> None:
         what = f'the output of step "{entry.location}", as verify has found it'
         output = journal.environment.encode(value, what, "output", entry.location)
-        entry.data = without(entry, "failure")  # of a step that has failed before it was known
+        error = entry.error
         journal.finish(entry, output=output)
+        if (failure := entry.data.get(FAILURE)) is not None:
+            journal.update(entry, error=error, data={**entry.data, FAILURE: _settled(failure)})
 
     question = journal.questions.get(entry.location) or _recorded(journal, entry)
     if question is not None and not holds:
@@ -300,18 +332,18 @@ def settle(journal: Journal, entry: EntryRecord, error: ErrorInfo, *, holds: boo
     if isinstance(answer, Found):
         return True
     if isinstance(answer, NotDone):
-        told = with_answer(entry.error, answer)
+        failure = entry.data.get(FAILURE)
         journal.update(
             entry,
             status=EntryStatus.EXHAUSTED,
-            error=told,
-            data={**entry.data, "failure": EXHAUSTED},
+            error=with_answer(entry.error, answer) if failure is None else entry.error,
+            data={**entry.data, FAILURE: _settled(failure or EXHAUSTED)},
             next_attempt_at=None,
         )
         yield SAVE
         return False
     if holds:
-        yield from hold_unknown(journal, entry, answer, until=None)
+        yield from hold_unknown(journal, entry, answer, until=None, is_undoing=True)
     return None
 
 

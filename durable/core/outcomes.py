@@ -29,6 +29,9 @@ HELD: Final = "held"
 #: The key in an entry's data: the codec refuses the step's arguments, which are recorded as text for people.
 AS_TEXT: Final = "as_text"
 
+#: The key in an entry's data of how a step has failed for good. It stays, whatever a rollback finds out of the last
+#: attempt, because the code may have handled the failure; a recovery deletes it.
+FAILURE: Final = "failure"
 #: In the data of a step's failure: it has failed while nobody knew whether it was done.
 UNSETTLED: Final = "unsettled"
 #: In the data of a step's failure: the person who has said that the held step fails, as where an output is given.
@@ -36,6 +39,8 @@ SAID_BY: Final = "said_by"
 #: Inside of `HELD`: the step is in the copy of a run, or its run was reopened after its end. The run is not among
 #: those that need a person until its next pass.
 COPIED: Final = "copied"
+#: Inside of `HELD`: a rollback has to know whether it has something to undo. The step itself goes on in no case.
+UNDOING: Final = "undoing"
 
 #: In the error of an attempt, before the answer of `verify`.
 VERIFY: Final = "; verify says: "
@@ -133,7 +138,7 @@ def is_unsettled(entry: EntryRecord) -> bool:
     if entry.status == EntryStatus.HELD:
         return bool(entry.data[HELD]["reason"] == HeldReason.UNKNOWN)
     if entry.status == EntryStatus.EXHAUSTED:
-        return UNSETTLED in entry.data.get("failure", {})
+        return UNSETTLED in entry.data.get(FAILURE, {})
     return entry.status in (EntryStatus.RUNNING, EntryStatus.UNKNOWN)
 
 

@@ -13,12 +13,17 @@ from durable.core.errors import HistoryDivergedError
 from durable.core.journal import Journal, Node
 from durable.core.location import escape, join, listed, numbered_segment, value_segment
 from durable.core.mistakes import is_mistake
-from durable.core.records import EntryKind, EntryStatus
+from durable.core.outcomes import FAILURE
+from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
 # These two kinds may be inserted before entries that older code recorded.
 _MAY_PRECEDE = frozenset({EntryKind.REMOVED, EntryKind.VERSION_CHECK})
 _MAX_RECORDED = 5  # records that a divergence lists
 _FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
+
+
+def _has_ended(entry: EntryRecord) -> bool:
+    return entry.status in _FINAL or FAILURE in entry.data
 
 
 class ReplayCursor:
@@ -109,7 +114,7 @@ class ReplayCursor:
                 code=OperationAt(kind, node.location),
             )
         self.node.unvisited -= 1
-        if self.node.unvisited and kind not in _MAY_PRECEDE and entry is not None and entry.status not in _FINAL:
+        if self.node.unvisited and kind not in _MAY_PRECEDE and entry is not None and not _has_ended(entry):
             # The operation would continue now; but an unfinished entry was the last that the scope's code reached.
             left = self.left_over()
             self.diverged(

@@ -47,7 +47,7 @@ from durable.core.once import (
     with_answer,
 )
 from durable.core.options import StepPolicy, handler_name
-from durable.core.outcomes import AS_TEXT, ONCE, Found, HeldReason, NotDone
+from durable.core.outcomes import AS_TEXT, FAILURE, ONCE, Found, HeldReason, NotDone
 from durable.core.records import (
     EntryKind,
     EntryRecord,
@@ -92,14 +92,15 @@ def step(
     """
     node = scope.cursor.match(EntryKind.STEP, name)
     entry = node.entry
-    if entry is not None and entry.status == EntryStatus.COMPLETED:
+    has_failed = entry is not None and FAILURE in entry.data
+    if entry is not None and entry.status == EntryStatus.COMPLETED and not has_failed:
         if options.rollback is not None:
             _check_checkpoint(scope, node.location)
         scope.determinism.observe(entry)
         return scope.recorded(entry.location, "the output of the step", entry.output)
     if options.rollback is not None:
         _check_checkpoint(scope, node.location)
-    if entry is None or entry.status != EntryStatus.EXHAUSTED:
+    if not has_failed:
         check_call(f'step "{name}"', function, args)
     if entry is None:
         entry = scope.create(node, EntryKind.STEP, data={SUMMARY: options.summary} if options.summary else {})
@@ -167,6 +168,8 @@ class _Attempt:
         self.info: StepInfo | None = None  # of the call
 
     def make(self, function: Callable[..., Any]) -> Operation:
+        if FAILURE in self.entry.data:
+            raise self._failure_error()
         if self.entry.status == EntryStatus.RUNNING:
             yield from self._settle_lost()
         elif self.entry.status == EntryStatus.HELD:
@@ -541,7 +544,7 @@ class _Attempt:
         failure = None if will_retry else self._failure_data(verdict, cause)
         is_held = failure is not None and self._is_to_hold(failure["kind"])
         if failure is not None and not is_held:
-            data = {**data, "failure": failure}
+            data = {**data, FAILURE: failure}
         with self.journal.lock:
             if not is_noted:
                 self._end_attempt(error)
@@ -604,14 +607,14 @@ class _Attempt:
             "retries_left": left,
             "will_retry": will_retry,
             "retry_at": retry_at,
-            "is_caught": not will_retry and entry.data.get("failure", {}).get("kind") in self.caught,
+            "is_caught": not will_retry and entry.data.get(FAILURE, {}).get("kind") in self.caught,
             "error": error,
         }
         self.environment.emit(Event("step_failed", details))
 
     def _failure_error(self) -> Exception:
         entry = self.entry
-        recorded = entry.data.get("failure", {})
+        recorded = entry.data.get(FAILURE, {})
         info = entry.error or ErrorInfo("Exception", "unknown")
         if "payload" in recorded:
             error: Exception = PayloadError(*recorded["payload"])

@@ -18,9 +18,18 @@ from durable.core.causes import MAX_PLACE, numberless, place_of
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError
 from durable.core.location import check_location, display_location, listed
 from durable.core.once import failed_by, not_begun
-from durable.core.outcomes import HELD, SAID_BY, HeldStep, held_steps, is_unsettled, without
+from durable.core.outcomes import (
+    FAILURE,
+    HELD,
+    SAID_BY,
+    UNDOING,
+    HeldStep,
+    held_steps,
+    is_unsettled,
+    without,
+)
 from durable.core.places import Place
-from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord, RunState
+from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord
 from durable.core.rewind.recovery import may_be_tried, tried_once_more
 from durable.core.rewind.replay import nearest
 from durable.core.scope import IN_DOUBT, NOT_DONE
@@ -76,7 +85,7 @@ def settle_held(
     at = runtime.current()
 
     def chosen(run: RunRecord, history: Sequence[EntryRecord]) -> list[EntryRecord]:
-        waiting = [each for each in history if each.status == EntryStatus.HELD and not _is_over(each, at.now())]
+        waiting = [each for each in history if each.status == EntryStatus.HELD and not _is_over(run, each, at.now())]
         found = [each for each in waiting if not place or numberless(place_of(each.location))[:MAX_PLACE] == place]
         if not found:
             text = (
@@ -124,13 +133,10 @@ def _settle(
             elif not_done:
                 after, told = [_again(each, at.now()) for each in steps], "it was not done"
             else:
-                # during a rollback that is the answer: the step is not undone
-                is_over = run.state == RunState.ROLLING_BACK
-                failed = (replace(each, **failed_by(each, is_decided=is_over)) for each in steps)
+                failed = (replace(each, **failed_by(each, is_decided=_is_to_be_undone(run, each))) for each in steps)
                 by = _by(attribution, at.now())
                 after = [
-                    replace(each, data={**each.data, "failure": {**each.data["failure"], SAID_BY: by}})
-                    for each in failed
+                    replace(each, data={**each.data, FAILURE: {**each.data[FAILURE], SAID_BY: by}}) for each in failed
                 ]
                 told = "it fails"
             locations = [each.location for each in steps]
@@ -186,7 +192,7 @@ def _held_at(run: RunRecord, location: str, history: Iterable[EntryRecord], now:
     problem = ""
     if entry.status != EntryStatus.HELD:
         problem = gettext_noop('cannot settle step "{place}" of run "{run}": it is not held, it is {status}')
-    elif _is_over(entry, now):
+    elif _is_over(run, entry, now):
         problem = gettext_noop('cannot settle step "{place}" of run "{run}": its unknown_timeout is over, and it fails')
     if problem:
         told = Sentence(problem, place=display_location(location), run=run.id, status=str(entry.status))
@@ -194,9 +200,14 @@ def _held_at(run: RunRecord, location: str, history: Iterable[EntryRecord], now:
     return entry
 
 
-def _is_over(entry: EntryRecord, now: datetime) -> bool:
-    """Return True if the held step's `unknown_timeout` is over: the run's next pass fails it."""
-    return entry.next_attempt_at is not None and entry.next_attempt_at <= now
+def _is_to_be_undone(run: RunRecord, entry: EntryRecord) -> bool:
+    """Return True if a rollback waits for the answer about the step: one that fails is left as it is."""
+    return bool(run.state_after_rollback) or UNDOING in entry.data[HELD]
+
+
+def _is_over(run: RunRecord, entry: EntryRecord, now: datetime) -> bool:
+    """Return True if the held step's `unknown_timeout` is over: the run's next pass fails it, unless it rolls back."""
+    return entry.next_attempt_at is not None and entry.next_attempt_at <= now and not run.state_after_rollback
 
 
 def _done(entry: EntryRecord, ordinal: int, output: str, given: dict[str, str], now: datetime) -> EntryRecord:
@@ -210,7 +221,7 @@ def _done(entry: EntryRecord, ordinal: int, output: str, given: dict[str, str], 
         entry,
         status=EntryStatus.COMPLETED,
         output=output,
-        error=None,
+        error=entry.error if FAILURE in entry.data else None,
         data={**without(entry, HELD), "given": given},
         next_attempt_at=None,
         last_attempt_at=None,  # no attempt has completed it: as where an output is given in a replay
@@ -223,6 +234,8 @@ def _again(entry: EntryRecord, now: datetime) -> EntryRecord:
     """Return a held step of which a person says that it was not done: it is tried again at once."""
     if not is_unsettled(entry):
         return tried_once_more(entry)
+    if FAILURE in entry.data:  # what the code has got stays; there is nothing to undo
+        return replace(entry, **failed_by(entry, is_decided=True))
     told = replace(entry, data={**without(entry, HELD), NOT_DONE: now.isoformat()})
     if IN_DOUBT in told.data:
         return replace(told, **not_begun(told))

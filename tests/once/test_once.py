@@ -302,6 +302,15 @@ class TestAPerson:
         h.finish(run)
         assert (run.output, len(bank.calls), len(bank.asked)) == ("r1", 1, 2)
 
+    def test_what_verify_has_said_before_is_told_no_more(self, h: Harness, bank: Bank) -> None:
+        run = self.held(h, bank)
+        bank.answers = iter([Unknown("no such day")])
+        run.recover()
+        h.settle()
+        [held] = run.info().held
+        assert held.error is not None
+        assert held.error.message == "timeout; verify says: it is unknown whether it was done: no such day"
+
     def test_recover_is_refused_where_nobody_can_be_asked(self, h: Harness, bank: Bank) -> None:
         run = self.held(h, bank, verify=False)
         with pytest.raises(InvalidTransitionError, match="it has no verify that could be asked; settle it"):
@@ -683,9 +692,145 @@ class TestRollback:
         assert OUTSIDE.get("paid back") == ([((7,), "found")] if isinstance(answer, Found) else None)
         assert OUTSIDE["asked"] == 1
 
+    def test_an_unknown_timeout_does_not_end_the_wait(self, h: Harness) -> None:
+        OUTSIDE.update(error=BankError("timeout"))
+
+        def code(ctx: Context) -> str:
+            ctx.rollback_checkpoint("here")
+            return ctx.step("pay", pay, 7, once=True, rollback=pay_back, unknown_timeout="1 hour")
+
+        run = h.start(code)
+        h.run(run)
+        run.cancel(rollback=True)
+        h.settle()
+        h.advance("2 hours")
+        h.settle()
+        assert (run.state, run.wake_at) == ("rolling_back", None)
+        run.settle("pay", done="paid by hand")
+        h.finish(run)
+        assert (run.state, OUTSIDE["paid back"]) == ("cancelled", [((7,), "paid by hand")])
+
+    def test_an_answer_in_a_pause_is_heard(self, h: Harness) -> None:
+        run = self.stuck(h, Unknown())
+        h.settle()
+        run.pause()
+        run.settle("pay", fail=True)
+        run.resume()
+        h.finish(run)
+        assert (run.state, OUTSIDE.get("paid back")) == ("cancelled", None)
+
     def test_verify_of_such_a_step_has_to_be_importable(self) -> None:
         with pytest.raises(TypeError, match="recorded by name, so that another process can ask"):
             options_of({"once": True, "verify": lambda: Unknown(), "rollback": pay_back})
+
+
+def pay_or_undo(ctx: Context) -> str:
+    """The code gives up a step of which nobody knows whether it was done, undoes what there is, and goes on."""
+    ctx.rollback_checkpoint("here")
+    try:
+        ctx.step("pay", pay, 7, once=True, verify=find_payment, rollback=pay_back)
+    except StepExhaustedError as error:
+        ctx.compensate("gave up")
+        ctx.sleep("rest", 60)
+        return error.last_error.message
+    return "paid"
+
+
+class TestCompensationByTheCode:
+    @pytest.fixture(autouse=True)
+    def fresh(self) -> None:
+        OUTSIDE.clear()
+
+    def given_up(self, h: Harness, *answers: Any) -> Any:
+        """A run whose person has failed the step; the answers are those that `verify` gives then."""
+        OUTSIDE.update(error=BankError("timeout"), answers=[Unknown(), *answers])
+        run = h.start(pay_or_undo)
+        h.run(run)
+        run.settle("pay", fail=True)
+        h.settle()
+        return run
+
+    @pytest.mark.parametrize(
+        ("answer", "paid_back"), [(Found("found"), [((7,), "found")]), (NotDone("never seen"), None)], ids=str
+    )
+    def test_what_verify_says_then_leaves_the_failure_that_the_code_has_handled(
+        self, h: Harness, answer: Any, paid_back: Any
+    ) -> None:
+        run = self.given_up(h, answer)
+        h.finish(run)
+        assert (run.state, run.output) == ("completed", "timeout; verify says: it is unknown whether it was done")
+        assert (OUTSIDE.get("paid back"), OUTSIDE["paid"]) == (paid_back, 1)
+
+    @pytest.mark.parametrize(
+        ("answer", "paid_back"),
+        [({"done": "by hand"}, [((7,), "by hand")]), ({"not_done": True}, None), ({"fail": True}, None)],
+        ids=str,
+    )
+    def test_what_a_person_says_then_leaves_it_too(self, h: Harness, answer: Any, paid_back: Any) -> None:
+        run = self.given_up(h, Unknown())
+        assert [each.location for each in run.info().held] == ["pay"]
+        run.wake()
+        h.settle()
+        assert [each.location for each in run.info().held] == ["pay"]
+        run.settle("pay", **answer)
+        h.finish(run)
+        assert (run.state, run.output) == ("completed", "timeout; verify says: it is unknown whether it was done")
+        assert (OUTSIDE.get("paid back"), OUTSIDE["paid"], OUTSIDE["asked"]) == (paid_back, 1, 2)
+
+    def test_recover_asks_again(self, h: Harness) -> None:
+        run = self.given_up(h, Unknown(), Found("found"))
+        run.recover()
+        h.finish(run)
+        assert (run.state, OUTSIDE["paid back"], OUTSIDE["paid"]) == ("completed", [((7,), "found")], 1)
+
+    def test_a_death_at_any_commit_changes_nothing(self, h: Harness) -> None:
+        def code(ctx: Context) -> str:
+            answer = Found("found") if "failed" in OUTSIDE else Unknown()
+            OUTSIDE.update(error=BankError("timeout"), answers=[answer, answer])
+            ctx.rollback_checkpoint("here")
+            try:
+                ctx.step("pay", pay, 7, once=True, verify=find_payment, rollback=pay_back, unknown_timeout="fail")
+            except StepExhaustedError:
+                OUTSIDE.update(failed=True, answers=[Found("found"), Found("found")])
+                ctx.compensate("gave up")
+                ctx.sleep("rest", 60)
+                return "handled"
+            return "paid"
+
+        def check() -> Any:
+            assert OUTSIDE.get("paid", 0) <= 1
+            found = OUTSIDE["paid back"][0]
+            OUTSIDE.clear()
+            return found
+
+        assert h.crash_everywhere(code, check=check) > 4
+
+    @pytest.mark.parametrize(
+        ("answer", "paid_back"),
+        [({"done": "by hand"}, [((7,), "by hand")]), ({"not_done": True}, None), ({"fail": True}, None)],
+        ids=str,
+    )
+    def test_a_step_that_has_lost_its_race_is_settled_once(self, h: Harness, answer: Any, paid_back: Any) -> None:
+        OUTSIDE.update(error=BankError("timeout"))
+
+        def code(ctx: Context) -> str:
+            ctx.rollback_checkpoint("here")
+            bodies: Any = {
+                "pay": lambda c: c.step("pay", pay, 7, once=True, rollback=pay_back),
+                "cancel": lambda c: c.sleep("patience", 60),
+            }
+            winner = ctx.race("first", bodies).winner
+            ctx.compensate("gave up")
+            return str(winner)
+
+        run = h.start(code)
+        h.settle()
+        h.advance("2 min")
+        h.settle()
+        assert [each.location for each in run.info().held] == ["first/pay/pay"]
+        run.settle("first/pay/pay", **answer)
+        h.finish(run)
+        assert (run.output, OUTSIDE.get("paid back"), OUTSIDE["paid"]) == ("cancel", paid_back, 1)
 
 
 class TestOptions:

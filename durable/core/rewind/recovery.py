@@ -15,8 +15,8 @@ from typing import Any
 from durable.core import transitions
 from durable.core.children.entries import begun_again, group_of, taken_back, taken_out, waiting_again
 from durable.core.location import escape
-from durable.core.once import asked_anew
-from durable.core.outcomes import HELD, ONCE, held_anew, is_unsettled, without
+from durable.core.once import asked_anew, undoing_anew
+from durable.core.outcomes import FAILURE, HELD, ONCE, held_anew, is_unsettled, without
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind.rewinding import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
@@ -79,7 +79,7 @@ def may_be_tried(entry: EntryRecord) -> bool:
 def tried_once_more(entry: EntryRecord) -> EntryRecord:
     """Return a held step that is tried again with all its attempts, or about which `verify` is asked again."""
     if is_unsettled(entry):
-        return asked_again(entry)
+        return replace(entry, **undoing_anew(entry)) if FAILURE in entry.data else asked_again(entry)
     return replace(
         entry,
         status=EntryStatus.PENDING,
@@ -211,7 +211,7 @@ class _Recovery(Rewind):
         elif is_unsettled(entry):
             self.put(asked_again(entry))
         elif entry.status in (EntryStatus.EXHAUSTED, EntryStatus.FAILED):
-            data = {key: value for key, value in entry.data.items() if key not in ("failure", UNCOUNTED)}
+            data = {key: value for key, value in entry.data.items() if key not in (FAILURE, UNCOUNTED)}
             self.put(
                 entry,
                 status=EntryStatus.PENDING,
