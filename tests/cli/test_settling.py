@@ -66,7 +66,7 @@ def test_one_step_gets_an_answer(shell: Shell, stage: Stage, words: list[str], f
         (["run", "charge"], "give one of --done JSON | --not-done | --fail"),
         (["run", "charge", "--done", "1", "--fail"], "give one of"),
         (["run", "--fail"], "give the LOCATION of a step"),
-        (["--fail"], "ids of runs, or --cause, --place or --held"),
+        (["--fail"], "give either ids of runs or one of --cause, --place or --held"),
         (["run", "charge", "--held", "--fail"], "give either ids of runs or one of"),
     ],
 )

@@ -86,7 +86,7 @@ class TestVerbs:
     def test_runs_are_named_by_ids_or_by_a_cause(self, shell: Shell, arguments: list[str]) -> None:
         done = shell("recover", *arguments)
         assert done.status == 2
-        assert "ids of runs, or --cause, --place" in done.err
+        assert "give either ids of runs or one of --cause, --place" in done.err
 
     def test_retry_is_an_alias_of_recover(self, shell: Shell, stage: Stage) -> None:
         stage.start(failing, id="one")
