@@ -17,7 +17,7 @@ def check_id(run_id: str) -> str:
         raise ValueError(f"a run's id has 1 to {MAX_ID} characters, this one has {len(run_id)}")
     if "/" in run_id or not run_id.isprintable():
         raise ValueError(f'a run\'s id is made of printable characters without "/": {run_id!r}')
-    return run_id
+    return str.__str__(run_id)
 
 
 def check_key(key: str) -> str:
@@ -29,7 +29,7 @@ def check_key(key: str) -> str:
         raise TypeError(f"a run's key is text, not {key!r}: write key=str(...)")
     if not (1 <= len(key) <= MAX_ID and key.isprintable()):
         raise ValueError(f"a run's key is made of 1 to {MAX_ID} printable characters: {key[:64]!r}")
-    return key
+    return str.__str__(key)
 
 
 def check_limit(name: str) -> str:
@@ -41,7 +41,7 @@ def check_limit(name: str) -> str:
         raise TypeError(f"a limit's name is text, not {name!r}")
     if not (1 <= len(name) <= MAX_ID and name.isprintable()) or "/" in name:
         raise ValueError(f'a limit\'s name is made of 1 to {MAX_ID} printable characters without "/": {name[:64]!r}')
-    return name
+    return str.__str__(name)
 
 
 def check_queue(queue: str) -> str:
@@ -52,7 +52,7 @@ def check_queue(queue: str) -> str:
         raise ValueError(
             f"a queue is one of the names in RQ_QUEUES, of 1 to {MAX_ID} printable characters, not {queue[:64]!r}"
         )
-    return queue
+    return str.__str__(queue)
 
 
 def check_reason(reason: str) -> str:

@@ -50,7 +50,7 @@ def escape(name: str) -> str:
     if len(name) > MAX_NAME:
         raise ValueError(f'the name "{name[:32]}..." has {len(name)} characters; at most {MAX_NAME} are allowed')
     if name.isalnum():  # the common case
-        return name
+        return str.__str__(name)  # the text itself: str() of a member of an enumeration is another one
     return _UNSAFE.sub(_escaped, name)
 
 

@@ -450,8 +450,11 @@ def _failed(entry: EntryRecord, name: str, error: E) -> E:
     return with_failure(error, Failure("message", name, (entry.location,), ErrorInfo(type(error).__name__, str(error))))
 
 
-def check_queue_of_send(queue: str) -> None:
-    """Raise TypeError or ValueError for an invalid queue, and for that of a link: only its address answers it."""
+def check_queue_of_send(queue: str) -> str:
+    """Return `queue` if messages can be sent to it.
+
+    Raises TypeError or ValueError for what is not a queue, and for the queue of a link: only its address answers it.
+    """
     escape(queue)
     if queue.startswith(LINK_QUEUES):
         if queue.startswith(EVENT_QUEUES):
@@ -460,6 +463,7 @@ def check_queue_of_send(queue: str) -> None:
             )
         advice = "POST to its address, or answer the question"
         raise ValueError(f'"{queue[:64]}" is the queue of a link or of a question to people: {advice}')
+    return str.__str__(queue)
 
 
 def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
@@ -467,7 +471,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
 
     Raises RunNotFoundError, InvalidTransitionError for an ended run, and MessageNotAcceptedError.
     """
-    check_queue_of_send(queue)
+    queue = check_queue_of_send(queue)
     target = to if to is not None else scope.journal.run.id
     node = scope.cursor.match_numbered(EntryKind.SEND)
     entry = node.entry

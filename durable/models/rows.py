@@ -122,7 +122,7 @@ def choices(words: type[StrEnum]) -> list[tuple[str, str]]:
 def pack(text: str) -> str:
     """Return `text` in a form that every database can hold; usually unchanged."""
     if text.isascii() and "\x00" not in text and _MARK not in text:  # the common case
-        return str(text)
+        return str.__str__(text)  # of a class derived from str, the text itself
     return _UNSAFE.sub(_packed, text)
 
 

@@ -99,7 +99,7 @@ def _attributed(action: str, run_id: str, queue: str, body: Any, idempotency_id:
 def _message(at: Runtime, run_id: str, queue: str, body: Any, idempotency_id: str | None) -> OutgoingMessage:
     if idempotency_id is None:
         require_step(f'sending to "{queue}"', "use ctx.queue.send(queue, body, to=...), or give the message an id")
-    check_queue_of_send(queue)
+    queue = check_queue_of_send(queue)
     message_id = new_id()
     return OutgoingMessage(
         id=message_id,

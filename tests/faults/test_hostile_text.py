@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from durable import Context, get_run, workflow
+from durable import Break, Context, Continue, get_run, workflow
 from durable.core import location
 from durable.errors import PayloadError, RunCancelledError, RunNotFoundError
 from durable.models import Run
@@ -52,6 +53,46 @@ def test_names_payloads_errors_and_queues_of_messages_hold_any_text(text: str) -
     assert location.unescape(history[0].location) == text
     assert history[0].error is not None
     assert history[0].error.message == text
+
+
+class Word(str, enum.Enum):  # noqa: UP042  # whose str() is "Word.GO", where that of a StrEnum is "go"
+    GO = "go"
+    HIGH = "high"
+    TURN = "turn"
+
+
+_made: list[int] = []
+
+
+@workflow(name="faults.members")
+def members(ctx: Context) -> Any:
+    def once(c: Context, number: int) -> Break | Continue:
+        c.step(Word.GO, _made.append, number)
+        c.sleep("rest", 60)
+        return Break(number) if number else Continue(number + 1)
+
+    ctx.step(Word.HIGH, _made.append, -1)
+    ctx.publish(Word.GO, 1)
+    ctx.loop(Word.TURN, once, state=0)
+    ctx.join("both", {Word.GO: lambda c: c.sleep("rest", 60), "other": lambda c: c.step(Word.GO, _made.append, 2)})
+    ctx.queue.send(Word.TURN, "sent")
+    return [ctx.queue.next(Word.GO).body, ctx.queue.next("turned", names=[Word.TURN]).body]
+
+
+@pytest.mark.parametrize("codec", ["durable.codec.JsonCodec", "durable.crypto.FernetCodec"])
+def test_a_member_of_an_enumeration_names_what_its_text_names(codec: str, settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "CODEC": codec, "ENCRYPTION_KEYS": [b"a" * 43 + b"="]}
+    _made.clear()
+    handle = members.using(id=Word.GO, key=Word.TURN, queue=Word.HIGH).start()
+    assert members.using(key="turn").start().id == handle.id == Run.objects.get(queue="high").id == "go"
+    handle.send(Word.GO, "received")
+    for _ in range(4):
+        if pass_once(handle).state == "sleeping":
+            handle.wake(end_sleeps=True)
+    assert handle.output == ["received", "sent"], handle.error
+    assert _made == [-1, 0, 1, 2]
+    assert "go" in [each.location for each in handle.history()]
+    assert not [each.location for each in handle.history() if "Word" in each.location]
 
 
 def ways_in(text: str) -> dict[str, Callable[[], Any]]:
