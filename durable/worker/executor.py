@@ -204,8 +204,10 @@ class RunExecutor:
             self.store.learn_names()
             ends.declare(self.store)
             self._learns_names = False
-        if self._is_gated and not may_claim():
-            return []
+        if self._is_gated:
+            clocks.look_if_set(conf.DATABASE)
+            if not may_claim():
+                return []
         now, claimed_at = clock.now(), time.monotonic()
         since = self.bounds.since(queue, now)
         batch = self.store.claim(

@@ -41,6 +41,7 @@ from durable.drivers.loop_threads import left_behind
 from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.environment import LEASE_LOST, Eviction
 from durable.notifier import notify, redis_clients
+from durable.store import clocks
 from durable.store.base import Store
 from durable.store.transactions import RowsLocked
 from durable.worker.activities import Activities, given_up
@@ -352,6 +353,7 @@ class LeaseManager:
             held = [(each, each.fence) for each in leases if each.is_busy or now >= due]
         if not held or now < self._try_again_at:
             return
+        clocks.look_if_set(conf.DATABASE)
         pairs = [(each.record.id, fence) for each, fence in held]
         kept, busy = self._store.renew(pairs, clock.now() + timedelta(seconds=conf.LEASE))
         lost = []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from durable import Context, Limit, workflow
+from durable.conf import conf
 from durable.core import clock
 from durable.execution.passes import execute_pass
 from durable.models import Run
@@ -17,6 +19,9 @@ from durable.store import clocks, store_for
 from durable.worker.loop import InlinePool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
 from durable.worker.timer import Sweep
+from tests.faults.passing import claimed
+from tests.support.waiting import eventually
+from tests.support.worker import lease_manager
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
@@ -121,3 +126,57 @@ def test_a_clock_that_is_right_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(clocks, "_next_at", 0.0)
     clocks.look("default", now=True)
     assert clock._followed is None
+
+
+class Own(datetime):
+    """The clock of this process, which somebody sets."""
+
+    ahead = timedelta()
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Own:
+        return super().now(tz) + cls.ahead
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Own]]:
+    """A clock of this process that agrees with the database's until a test sets it."""
+    for module in (clock, clocks):
+        monkeypatch.setattr(module, "datetime", Own)
+    monkeypatch.setattr(Own, "ahead", timedelta())
+    clocks.look("default", now=True)
+    yield Own
+    clock.follow(None)
+
+
+@pytest.mark.parametrize("hours", [1, -1], ids=["ahead", "back"])
+def test_leases_are_renewed_by_the_databases_clock_as_soon_as_the_own_is_set(own: type[Own], hours: int) -> None:
+    """A lease in the past has other workers execute a running run; one in the future keeps it after a crash."""
+    handle = quick.start()
+    store = store_for("default")
+    with lease_manager(store) as leases:
+        record = claimed(handle)
+        leases.add([record], time.monotonic() - 15.0)  # a third of the lease is over
+        own.ahead = timedelta(hours=hours)
+
+        def is_renewed() -> bool:
+            return bool(Run.objects.get(pk=handle.id).lease_expires_at != record.lease_expires_at)
+
+        eventually(is_renewed)
+    until = Run.objects.get(pk=handle.id).lease_expires_at
+    assert is_about(until, timezone.now() + timedelta(seconds=conf.LEASE))
+
+
+def test_a_worker_whose_clock_is_set_takes_no_run_from_another_one(own: type[Own], redis_connection: Any) -> None:
+    handle, due = quick.start(), quick.start()
+    lease = timezone.now() + timedelta(seconds=90)
+    Run.objects.filter(pk=handle.id).update(state="running", worker="another", lease_expires_at=lease, fence=3)
+    with WorkerLoop(
+        InlinePool(), store=store_for("default"), execute=execute_pass, stop=ShutdownFlag(), learns_names=True
+    ) as loop:
+        loop.work("default", 5.0)
+        assert due.state == "completed"
+        own.ahead = timedelta(hours=1)
+        loop.work("default", 5.0)
+    row = Run.objects.get(pk=handle.id)
+    assert (row.fence, row.worker, row.crashes) == (3, "another", 0)
