@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django.db import InternalError
+from django.db import InternalError, connections
 from django.db.transaction import TransactionManagementError
 
 from durable import declared_limits
@@ -80,7 +80,7 @@ from durable.store import Store, sessions
 from durable.store.base import MessagesLeft, inherited
 from durable.store.ends import has_function
 from durable.store.recovery import Decide, recover_with_children
-from durable.store.transactions import BROKEN, kept_open
+from durable.store.transactions import BROKEN, LOST, has_ended, kept_open
 
 if TYPE_CHECKING:
     from durable.store.postgres.sending import PostgresCommit, PostgresCommits
@@ -178,6 +178,15 @@ def _noted_again(sent: KeyedSend, run: RunRecord, run_id: str, copied: Copied) -
 
 #: The errors of Django and PostgreSQL for a statement after an error that code in the same transaction has caught.
 _BROKEN_TRANSACTION = (TransactionManagementError, InternalError, sessions.ReadOnlyDatabaseError)
+
+
+def _failure_of_step(error: Exception) -> str:
+    """Return why the record of an atomic step cannot be written, if its function is the cause, or the session ended
+    while that was called; else "". Nothing of the transaction is committed then, for certain.
+    """
+    if not isinstance(error, TransactionManagementError) and has_ended(connections[conf.DATABASE]):
+        return LOST
+    return BROKEN if isinstance(error, _BROKEN_TRANSACTION) else ""
 
 
 class CommitSession:
@@ -531,8 +540,9 @@ class CommitSession:
             self._journal.is_lost |= has_returned
             raise
         self._eviction.lease_ends_at = lease_ends_at
-        self._journal.mark_committed(batch)
-        self._answered(committed)
+        with self.settling():
+            self._journal.mark_committed(batch)
+            self._answered(committed)
 
     def _prolonged(self) -> float:
         """Renew a lease that is overdue for renewal, in the transaction of an atomic step.
@@ -578,9 +588,8 @@ class CommitSession:
             self._journal.restore_batch(batch)
             raise
         except Exception as error:
-            if in_step_transaction and isinstance(error, _BROKEN_TRANSACTION):
-                # caused by the step's function, so it is the step's failure
-                raise TransactionManagementError(BROKEN) from error
+            if in_step_transaction and (found := _failure_of_step(error)):
+                raise TransactionManagementError(found) from error
             self._journal.is_lost = True
             raise pass_aborted(run, error) from error
         self._started.extend(each.run for each in batch.of(ChildStart))

@@ -35,6 +35,13 @@ ENDED = (
     "tried again. Use transaction.atomic() and transaction.set_rollback(), or a step that is not atomic"
 )
 
+LOST = (
+    "the session of the atomic step ended before its record could be written, and what the function wrote is gone: "
+    "the server was restarted, or it ended the session because the function kept its transaction open for too long "
+    "(idle_in_transaction_session_timeout, transaction_timeout). Put what takes long into a step of its own, before "
+    "this one"
+)
+
 _IDLE: Final = 0  # libpq's PQTRANS_IDLE
 _OPEN: Final = (2, 3)  # libpq's PQTRANS_INTRANS and PQTRANS_INERROR
 
@@ -90,6 +97,12 @@ def is_broken(connection: BaseDatabaseWrapper) -> bool:
     if raw is None or connection.vendor != "postgresql":
         return False
     return bool(getattr(raw, "pgconn", raw).transaction_status == _OPEN[1])
+
+
+def has_ended(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether PostgreSQL's session is gone, and with it the transaction that was open."""
+    raw = driver_connection(connection)
+    return connection.vendor == "postgresql" and (raw is None or bool(getattr(raw, "closed", False)))
 
 
 class _Ending:

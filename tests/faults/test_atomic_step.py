@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, connection, connections, transaction
@@ -18,6 +19,7 @@ from durable.store import Store
 from durable.testing import Harness
 from project.shop.models import Mail
 from tests.faults.passing import pass_once
+from tests.support.locks import other_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -368,3 +370,62 @@ def test_a_step_may_set_up_its_transaction() -> None:
     finally:
         connections.close_all()
     assert Mail.objects.count() == 1
+
+
+_left_alone: list[str] = []
+
+
+def post_and_lose_the_session(times: int) -> str:
+    """As under `idle_in_transaction_session_timeout`: the function is silent for too long, and learns nothing of it."""
+    post("lost" if len(_left_alone) < times else "kept")
+    _left_alone.append("called")
+    if len(_left_alone) <= times:
+        pid = connection.connection.info.backend_pid
+        with psycopg.connect(**other_session()) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+    return "posted"
+
+
+@workflow(name="faults.losing")
+def losing(ctx: Context, times: int) -> str:
+    value: str = ctx.step("post", post_and_lose_the_session, times, atomic=True, max_retries=2, retry_backoff_base=0)
+    return value
+
+
+@workflow(name="faults.losing_async")
+async def losing_async(ctx: AsyncContext, times: int) -> str:
+    step = ctx.step("post", post_and_lose_the_session, times, atomic=True, max_retries=2, retry_backoff_base=0)
+    value: str = await step
+    return value
+
+
+@workflow(name="faults.losing_branch")
+def losing_in_branch(ctx: Context, times: int) -> Any:
+    branches: dict[str, Callable[[Context], Any]] = {
+        "a": partial(losing.function, times=times),
+        "b": lambda c: c.step("other", lambda: 1),
+    }
+    return ctx.join("both", branches)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("program", [losing, losing_async, losing_in_branch], ids=lambda program: program.name)
+def test_a_step_whose_session_ends_before_its_record_has_failed_and_its_attempts_count(program: Any) -> None:
+    """It would be called without end otherwise, with all that it does outside of the database."""
+    _left_alone.clear()
+    handle = program.start(100)
+    assert passed(handle).state == "failed"
+    [step] = [each for each in handle.history() if each.location.endswith("post")]
+    assert (step.status, step.attempts) == ("exhausted", len(_left_alone)) == ("exhausted", 3)
+    assert step.error is not None
+    assert "idle_in_transaction_session_timeout" in step.error.message
+    assert Mail.objects.count() == 0
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("program", [losing, losing_async, losing_in_branch], ids=lambda program: program.name)
+def test_a_step_whose_session_has_ended_is_tried_again(program: Any) -> None:
+    _left_alone.clear()
+    handle = program.start(1)
+    assert passed(handle).state == "completed"
+    assert list(Mail.objects.values_list("idempotency_key", flat=True)) == ["kept"]
