@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from durable.core.compatibility import unreadable
 from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, Park
-from durable.core.errors import EntryInProgressError, OpenTransactionError, PayloadError
+from durable.core.errors import EntryInProgressError, OpenTransactionError
 from durable.core.journal import Environment, Journal, Node
 from durable.core.message_claims import Receipts
 from durable.core.names.renames import canonical
@@ -345,11 +345,11 @@ class Scope:
     ) -> Any:
         """Decode the codec text recorded at `location` as `field`, or at `where` inside of it.
 
-        Stops the run if this code cannot read it.
+        Stops the run if this code cannot read it, whatever the project's codec raises.
         """
         try:
             return self.environment.decode(text, field, location if where is None else where)
-        except PayloadError as error:
+        except Exception as error:
             self.journal.stop(unreadable(location, what, error))
 
 

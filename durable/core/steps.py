@@ -203,7 +203,7 @@ class _Attempt:
         elif self.journal.has_tags_to_set:
             yield SAVE  # the run is found by its new tags while the step is executed, however long that takes
         try:
-            value = yield from self._call(function)
+            yield from self._call(function)
         except ControlFlow as ending:
             if self.options.limit is not None and isinstance(ending, BranchCancelled | Evicted):
                 self.journal.release_slots(self.entry.location)
@@ -222,8 +222,7 @@ class _Attempt:
             raise self._outcome() from None
         if self.journal.commit_before_attempt and not self.scope.is_concurrent:
             self.journal.note_safe()
-        self.scope.determinism.observe(self.entry)
-        return value
+        return self._recorded()
 
     # -- an attempt that has begun earlier
 
@@ -342,8 +341,9 @@ class _Attempt:
         return None if within is None else self.environment.now() + timedelta(seconds=float(within))  # type: ignore[arg-type]  # normalised
 
     def _recorded(self) -> Any:
+        """Return the step's recorded output. An error of the codec is no failure of the attempt, which has ended."""
         self.scope.determinism.observe(self.entry)
-        return self.environment.decode(self.entry.output, "output", self.entry.location)
+        return self.scope.recorded(self.entry.location, "the output of the step", self.entry.output)
 
     # -- before the attempt
 
@@ -479,7 +479,6 @@ class _Attempt:
                 yield SAVE
         if info.has_emitted:
             self.environment.on_stream_end(info.location, info.attempt)
-        return self.environment.decode(self.entry.output, "output", self.entry.location)
 
     def _begin_progress(self) -> StepProgress:
         return StepProgress(self.journal, self.entry.location, self.entry.attempts)

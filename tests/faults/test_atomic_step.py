@@ -14,11 +14,14 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, connection, connections, transaction
 
 from durable import AsyncContext, Context, Handle, current_step, workflow
+from durable.codec import JsonCodec
+from durable.core.control_flow import PassAborted
+from durable.execution.commits import CommitSession
 from durable.models import Run
 from durable.store import Store
 from durable.testing import Harness
 from project.shop.models import Mail
-from tests.faults.passing import pass_once
+from tests.faults.passing import pass_once, production_store
 from tests.support.locks import other_session
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -429,3 +432,73 @@ def test_a_step_whose_session_has_ended_is_tried_again(program: Any) -> None:
     handle = program.start(1)
     assert passed(handle).state == "completed"
     assert list(Mail.objects.values_list("idempotency_key", flat=True)) == ["kept"]
+
+
+class Away:
+    """A codec whose values are elsewhere. When it reads the first result, that place does not answer."""
+
+    is_away = False
+
+    def __init__(self) -> None:
+        self._json = JsonCodec()
+
+    def encode(self, value: object, *, what: str = "value") -> str:
+        return self._json.encode(value, what=what)
+
+    def decode(self, text: str, *, what: str = "value") -> Any:
+        if Away.is_away and text == '"posted elsewhere"':
+            raise ConnectionError("the place of the values does not answer")
+        return self._json.decode(text, what=what)
+
+
+def post_elsewhere() -> str:
+    _left_alone.append("called")
+    return "posted elsewhere"
+
+
+@workflow(name="faults.elsewhere")
+def elsewhere(ctx: Context, options: dict[str, Any]) -> str:
+    value: str = ctx.step("post", post_elsewhere, **options)
+    return value
+
+
+@workflow(name="faults.elsewhere_async")
+async def elsewhere_async(ctx: AsyncContext, options: dict[str, Any]) -> str:
+    value: str = await ctx.step("post", post_elsewhere, **options)
+    return value
+
+
+@pytest.mark.parametrize("options", [{}, {"atomic": True}, {"once": True}], ids=["plain", "atomic", "once"])
+@pytest.mark.parametrize("program", [elsewhere, elsewhere_async], ids=lambda program: program.name)
+def test_a_committed_result_that_cannot_be_read_now_is_kept(
+    program: Any, options: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DURABLE = {**settings.DURABLE, "CODEC": f"{__name__}.Away"}
+    _left_alone.clear()
+    handle = program.start(options)
+    monkeypatch.setattr(Away, "is_away", True)
+    for _ in range(2):  # the first time, and on replay
+        assert pass_once(handle).state == "sleeping", "it is tried again, as for other code"
+        [step] = production_store().load(handle.id)
+        assert (step.status, step.attempts) == ("completed", 1)
+        handle.wake()
+    monkeypatch.setattr(Away, "is_away", False)
+    assert passed(handle).state == "completed"
+    assert (handle.output, _left_alone) == ("posted elsewhere", ["called"])
+
+
+def test_what_fails_behind_the_commit_is_no_failure_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    _left_alone.clear()
+    answered = CommitSession._answered
+
+    def out_of_memory(session: CommitSession, committed: Any, **options: Any) -> None:
+        monkeypatch.setattr(CommitSession, "_answered", answered)
+        raise MemoryError
+
+    handle = elsewhere.start({"atomic": True})
+    monkeypatch.setattr(CommitSession, "_answered", out_of_memory)
+    with pytest.raises(PassAborted):
+        pass_once(handle)
+    Run.objects.filter(pk=handle.id).update(lease_expires_at=None)
+    assert passed(handle).state == "completed"
+    assert _left_alone == ["called"]
