@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 # -- lint
 
 
+def _finding(text: str) -> str:
+    from durable.lint.engine import known_id  # not for every other subcommand
+
+    return known_id(text)
+
+
 @subcommand(
     "lint",
     "Tell where workflows break a rule of writing workflows. Files are read as text; nothing in them is run.",
@@ -31,7 +37,14 @@ if TYPE_CHECKING:
         "paths", nargs="*", metavar="PATH", help="files, or directories of them (default: the files of all workflows)"
     ),
     formats("text", "json", "sarif", also="--format"),
-    argument("--ignore", action="append", default=[], metavar="ID", help="leave this finding out; may be given again"),
+    argument(
+        "--ignore",
+        action="append",
+        type=_finding,
+        default=[],
+        metavar="ID",
+        help="leave this finding out; may be given again",
+    ),
 )
 def lint_command(options: Namespace, output: Output) -> int:
     from durable.lint import lint  # not for every other subcommand

@@ -10,14 +10,16 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from durable.lint.engine import as_lines, lint
+from durable.lint.engine import as_lines, known_id, lint
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the findings, and return the exit status: 1 if one is an error or a warning."""
     parser = ArgumentParser(prog="python -m durable.lint", description="Tell where workflows break a rule.")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files, or directories of them")
-    parser.add_argument("--ignore", action="append", default=[], metavar="ID", help="leave this finding out")
+    parser.add_argument(
+        "--ignore", action="append", type=known_id, default=[], metavar="ID", help="leave this finding out"
+    )
     given = parser.parse_args(arguments)
     if missing := [str(each) for each in given.paths if not each.exists()]:
         parser.error(f"there is no file or directory {', '.join(missing)}")

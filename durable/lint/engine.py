@@ -11,6 +11,7 @@ import io
 import os
 import re
 import tokenize
+from argparse import ArgumentTypeError
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -111,7 +112,17 @@ def problem_of(allowance: Allowance, known: Collection[str]) -> str | None:
 UNREADABLE: Final = "W100"
 ALLOW: Final = "W190"
 
+#: The ids of all findings.
+IDS: Final = frozenset({UNREADABLE, ALLOW, *(each.id for each in RULES)})
+
 FunctionDef: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def known_id(text: str) -> str:
+    """Return the id of a finding, as an option has it. Raises ArgumentTypeError for an id that no finding has."""
+    if text not in IDS:
+        raise ArgumentTypeError(f"there is no finding {text!r}; there are {', '.join(sorted(IDS))}")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

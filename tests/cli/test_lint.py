@@ -96,6 +96,12 @@ def test_what_is_ignored_is_left_out(shell: Shell, bad: str) -> None:
     assert (done.status, done.json) == (0, [])
 
 
+def test_an_unknown_finding_to_ignore_is_refused(shell: Shell, bad: str) -> None:
+    done = shell("lint", bad, "--ignore", "W999")
+    assert (done.status != 0, done.out) == (True, "")
+    assert "there is no finding 'W999'; there are W100, W101, " in done.err
+
+
 def test_a_path_that_does_not_exist(shell: Shell) -> None:
     done = shell("lint", "nowhere/at/all")
     assert done.status == 2

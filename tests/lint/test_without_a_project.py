@@ -42,6 +42,13 @@ def test_what_breaks_a_rule_fails_the_commit(tmp_path: Path) -> None:
     assert linted(file, "--ignore", "W131").returncode == 0
 
 
+def test_an_unknown_finding_to_ignore_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    done = linted(tmp_path, "--ignore", "W999")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no finding 'W999'; there are W100, W101, " in done.stderr
+    assert linted(tmp_path, "--ignore", "W100", "--ignore", "W190").returncode == 0  # these are of files, not of rules
+
+
 def test_what_breaks_none_passes(tmp_path: Path) -> None:
     (tmp_path / "workflows.py").write_text(BROKEN.replace("random.random()", "1"))
     done = linted(tmp_path)
