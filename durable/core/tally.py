@@ -1,8 +1,8 @@
-"""Counts of runs by state and workflow: the result of counting a selection of runs."""
+"""Selections of runs: those given by ids, and the counts of a selection's runs by state and workflow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,3 +20,20 @@ class Tally:
 
     numbers: Mapping[tuple[str, str], int]
     partial: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GivenIds:
+    """Runs that are given by their ids, read page by page."""
+
+    ids: tuple[str, ...]
+
+    @property
+    def total(self) -> int | None:
+        return len(self.ids)
+
+    def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
+        """Return the ids from a position on, and the next position."""
+        begin = 0 if cursor is None else int(cursor)
+        end = begin + limit
+        return self.ids[begin:end], str(end) if end < len(self.ids) else None

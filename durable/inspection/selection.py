@@ -11,7 +11,7 @@ from django.db.models import Q, QuerySet
 
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
-from durable.core.tally import HELD, Tally
+from durable.core.tally import HELD, GivenIds, Tally
 from durable.inspection.counting import count_capped, tally
 from durable.inspection.reading import read_alias
 from durable.inspection.runs import RunCriteria, along_indexes, learn_names_of, list_runs
@@ -140,20 +140,10 @@ class Filtered:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(GivenIds):
     """The runs with these ids, to be counted; at most a few hundred."""
 
-    ids: tuple[str, ...]
     is_everything: ClassVar[bool] = False  # the ids are a condition
-
-    @property
-    def total(self) -> int | None:
-        return len(self.ids)
-
-    def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        begin = 0 if cursor is None else int(cursor)
-        end = begin + limit
-        return self.ids[begin:end], str(end) if end < len(self.ids) else None
 
     def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
         """Return the failed ones, and those with a held step, as one queryset, which is not a window."""

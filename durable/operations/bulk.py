@@ -26,6 +26,7 @@ from durable.core.current import running_run
 from durable.core.ids import check_id, new_id
 from durable.core.records import ActionOutcome, RunState
 from durable.core.registry import BULK, replays_prefix
+from durable.core.tally import GivenIds
 from durable.operations import audit
 from durable.operations.audit import REFUSALS, Actor, acting_as, audited, outcome_of
 from durable.operations.bulk_decisions import Canary
@@ -103,20 +104,8 @@ def options_of(verb: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ids:
+class Ids(GivenIds):
     """A selection of runs given by ids."""
-
-    ids: tuple[str, ...]
-
-    @property
-    def total(self) -> int | None:
-        return len(self.ids)
-
-    def page(self, cursor: str | None, limit: int) -> tuple[Sequence[str], str | None]:
-        """Return the ids from a position on, and the next position."""
-        begin = 0 if cursor is None else int(cursor)
-        end = begin + limit
-        return self.ids[begin:end], str(end) if end < len(self.ids) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
