@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from django.db.models import Q
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -220,6 +221,14 @@ def test_of_many_runs_of_a_user_and_many_failures_no_more_than_a_window_is_looke
             captured_queries=[each for each in queries.captured_queries if "ORDER BY" in each["sql"]]
         )
         assert sifted(ordered, {*GROWING, "durable_child"}) <= window * 21 // 20, address
+
+
+def test_the_few_entries_of_a_run_that_has_grown_since_the_last_analyze_are_found_in_one_go() -> None:
+    Entry.objects.filter(run=SHORT).delete()
+    Entry.objects.filter(run=LONG).update(run=SHORT)
+    with CaptureQueriesContext(connection) as queries:
+        assert [each.kind for each in Entry.objects.few_of(SHORT, ~Q(status="completed"))] == ["sleep"]
+    assert read(queries, "durable_entrymetadata") <= 2 * ENTRIES
 
 
 @pytest.mark.parametrize("filter", ["", "&state=failed", "&queue=nobody", "&cause=cause-1"])

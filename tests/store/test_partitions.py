@@ -6,6 +6,7 @@ partitioned is in `faults/test_partitioning.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -15,6 +16,7 @@ import pytest
 from django.core.checks import Tags, run_checks
 from django.core.management import call_command
 from django.db import connections
+from django.db.models import Q
 from django.test import override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
@@ -107,6 +109,15 @@ def test_a_look_up_by_the_run_reads_one_partition(migrate: MakeDatabase) -> None
             cursor.execute(f"EXPLAIN {statement}", {"run": "one"})
             plan = " ".join(line for (line,) in cursor.fetchall())
         assert plan.count(" on durable_run_p") + plan.count(" on durable_entry_p") == 1, plan
+
+
+def test_the_few_entries_of_a_run_are_read_from_its_partition(migrate: MakeDatabase) -> None:
+    store = migrate(4)
+    commit(store, started(store, "one"), entries=[an_entry("a")])
+    found = Entry.objects.using(ALIAS).few_of("one", Q(attempts__gte=0))
+    assert [each.location for each in found] == ["a"]
+    plan = found.explain()
+    assert len(set(re.findall(r" on (durable_entry_p\w+)", plan))) == 1, plan
 
 
 def test_a_claim_counts_what_it_has_read_of_all_partitions(migrate: MakeDatabase) -> None:

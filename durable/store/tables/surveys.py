@@ -134,7 +134,7 @@ class RowSurveyor:
     def running_steps(self, gone: Sequence[Region]) -> list[str]:
         """Return the locations of the steps outside of these regions with the status "running"."""
         running = Entry.objects.using(self.alias).few_of(self.run_id, Q(status=EntryStatus.RUNNING.value))
-        staying = running.filter(run=self.run_id, kind=EntryKind.STEP.value).exclude(_in_any(gone))
+        staying = running.filter(kind=EntryKind.STEP.value).exclude(_in_any(gone))
         return list(staying.order_by("ordinal").values_list("location", flat=True))
 
     def unfinished_steps(self) -> list[EntryRecord]:
