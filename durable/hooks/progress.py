@@ -1,8 +1,9 @@
 """How far a run is, for a project's own pages: a signed address that shows it and nothing else, for a time.
 
 Who has the address sees the run's status and whether it has ended: no name, no payload, no error. The page that gives
-it away (`{% durable_progress run %}`) decides for whom. The token has the run's id and the moment of its end; it is
-signed with the project's SECRET_KEY, and nothing is stored.
+it away (`{% durable_progress run %}`) decides for whom. The token has the run's id, the moment of its end, and the
+language of that page: the script sends no cookie, by which the project may know it. It is signed with the project's
+SECRET_KEY, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
+from django.utils.translation import get_language, override
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
@@ -33,7 +35,8 @@ _RELOAD: Final = 5  # seconds, of the page without JavaScript
 
 def address_of(run_id: str, until: datetime) -> str:
     """Return the address that shows how far the run is, up to this moment. Raises NoReverseMatch without the URLs."""
-    return reverse(URL_NAME, args=[signing.dumps([run_id, int(until.timestamp())], salt=_SALT, compress=True)])
+    said = [run_id, int(until.timestamp()), get_language()]
+    return reverse(URL_NAME, args=[signing.dumps(said, salt=_SALT, compress=True)])
 
 
 def is_included() -> bool:
@@ -73,10 +76,15 @@ def progress(request: HttpRequest, token: str) -> HttpResponse:
     404 for a token that is not signed here, and for a run that is gone; 410 for one whose time is over.
     """
     try:
-        run_id, until = signing.loads(token, salt=_SALT)
+        run_id, until, language = signing.loads(token, salt=_SALT)
     except (signing.BadSignature, ValueError) as error:
         raise Http404(_("There is nothing at this address.")) from error
-    if timezone.now() >= datetime.fromtimestamp(until, UTC):
+    with override(language):
+        return _shown(request, run_id, datetime.fromtimestamp(until, UTC))
+
+
+def _shown(request: HttpRequest, run_id: str, until: datetime) -> HttpResponse:
+    if timezone.now() >= until:
         expired = {"title": _("This address has expired.")}
         return _private(render(request, "durable/hooks/answer.html", expired, status=410))
     bar = bar_of(run_id)

@@ -16,6 +16,7 @@ from django.template import Template
 from django.test import Client, modify_settings
 from django.urls import NoReverseMatch
 from django.utils import timezone
+from django.utils.translation import override
 
 from durable import Context, get_run, workflow
 from durable.hooks import progress
@@ -124,6 +125,16 @@ class TestAddress:
         }
         assert answer["Cache-Control"] == "no-store"
         assert answer["Referrer-Policy"] == "no-referrer"
+
+    def test_it_speaks_the_language_of_the_page_that_has_the_bar(self, client: Client) -> None:
+        """The script sends no cookie, by which a project may know the language of its users."""
+        run_id = started("")
+        with override("de"):
+            html = rendered(run_id)
+        assert ">ruht</bdi>" in html
+        answer = as_json(client, address_in(html)).json()
+        assert (answer["state_in_words"], answer["numbers"]) == ("ruht", "3 von 4")
+        assert '<html lang="de"' in client.get(address_in(html)).content.decode()
 
     @modify_settings(MIDDLEWARE={"append": "django.contrib.auth.middleware.LoginRequiredMiddleware"})
     def test_it_needs_no_login_in_a_project_whose_pages_do(self, client: Client) -> None:
