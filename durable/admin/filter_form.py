@@ -157,7 +157,7 @@ class FilterForm(forms.Form):
         given = self.cleaned_data
         asked = {each.name: given.get(each.name) for each in RUN_FILTERS}
         if (since := SINCE.get(given.get("since", ""))) is not None:
-            asked["created_from"] = timezone.now() - since
+            asked["created_from"] = max(filter(None, (asked["created_from"], timezone.now() - since)))
         wanted = criteria_of(asked, only_roots=not given.get("children"), hides_alerts=not given.get("alerts"))
         return replace(wanted, only_roots=wanted.hides_children, hides_alerts=wanted.leaves_alerts_out)
 

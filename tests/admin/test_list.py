@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from html import unescape
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from durable.inspection import workflows
 from durable.inspection.workflows import find_names
@@ -62,6 +64,13 @@ class TestChips:
         assert chips["State: failed"] == {**every, "state": ["paused"]}
         assert chips["undone"] == {name: values for name, values in every.items() if name != "undone"}
         assert "Clear" in page(operator, query)
+
+    def test_two_conditions_on_one_time_both_hold(self, stage: Stage, operator: Client) -> None:
+        recent = timezone.now() - timedelta(hours=2)
+        rows({"id": "old", "created_at": recent - timedelta(hours=1)}, {"id": "new", "created_at": recent})
+        later, earlier = quote(recent.isoformat()), quote((recent - timedelta(days=9)).isoformat())
+        assert listed(operator, f"?since=day&created_from={later}") == ["new"]
+        assert listed(operator, f"?since=day&created_from={earlier}") == ["new", "old"]
 
     def test_the_chip_of_a_cause_says_which_it_is(self, stage: Stage, operator: Client) -> None:
         flows.SWITCH["broken"] = True
