@@ -273,7 +273,7 @@ def why_command(options: Namespace, output: Output) -> int:
         if output.format == "json":
             output.json(_why_data(run, explanation))
         else:
-            output.line(f"{run.id} ({run.workflow}): {run.state}")
+            output.line(f"{run.id} ({run.workflow}): {state_word(run)}")
             output.line(f"  {explanation.text}")
             for line in [*_remedies(run, explanation), *filter(None, [explanation.command])]:
                 output.line(f"  $ {line}")

@@ -854,28 +854,7 @@ def running(facts: Facts) -> Explanation:
             goes_on = _("Another one takes it over")
         return Explanation(headline=gone, detail=goes_on, needs_attention=is_long)
     if run.pending_request:
-        is_pause = run.pending_request == Request.PAUSE
-        remedies = ("resume",) if is_pause else ()
-        if facts.running:
-            oldest = facts.running[0]
-            asked = (
-                _("Asked to pause: takes effect when %(step)s ends, which has run for %(span)s")
-                if is_pause
-                else _("Asked to cancel: takes effect when %(step)s ends, which has run for %(span)s")
-            )
-            return Explanation(
-                headline=asked % {"step": oldest.name, "span": span(oldest.seconds)},
-                detail=_in_hand(facts),
-                remedies=(*remedies, "abandon"),
-                location=oldest.location,
-            )
-        return Explanation(
-            headline=_("Asked to pause: takes effect at the next operation")
-            if is_pause
-            else _("Asked to cancel: takes effect at the next operation"),
-            detail=_("Running on worker %(worker)s") % {"worker": run.worker},
-            remedies=remedies,
-        )
+        return _requested(facts)
     if facts.running:
         return _in_steps(facts)
     if run.crashes:
@@ -893,6 +872,32 @@ def running(facts: Facts) -> Explanation:
             }
         return Explanation(headline=headline, detail=_in_hand(facts), location=step.location)
     return Explanation(headline=_("Running on worker %(worker)s") % {"worker": run.worker})
+
+
+def _requested(facts: Facts) -> Explanation:
+    """Explain a run whose worker was asked to pause or to cancel it."""
+    is_pause = facts.run.pending_request == Request.PAUSE
+    remedies = ("resume",) if is_pause else ()
+    if facts.running:
+        oldest = facts.running[0]
+        asked = (
+            _("Asked to pause: takes effect when %(step)s ends, which has run for %(span)s")
+            if is_pause
+            else _("Asked to cancel: takes effect when %(step)s ends, which has run for %(span)s")
+        )
+        return Explanation(
+            headline=asked % {"step": oldest.name, "span": span(oldest.seconds)},
+            detail=_in_hand(facts),
+            remedies=(*remedies, "abandon"),
+            location=oldest.location,
+        )
+    return Explanation(
+        headline=_("Asked to pause: takes effect at the next operation")
+        if is_pause
+        else _("Asked to cancel: takes effect at the next operation"),
+        detail=_("Running on worker %(worker)s") % {"worker": facts.run.worker},
+        remedies=remedies,
+    )
 
 
 def _in_steps(facts: Facts, *, is_compensating: bool = False) -> Explanation:
@@ -946,10 +951,10 @@ def paused(facts: Facts) -> Explanation:
             remedies=("resume", "cancel"),
         )
     if facts.run.state_after_rollback:
-        headline = _("Paused in the middle of its compensation, until it is resumed")
-    else:
-        headline = _("Paused, until it is resumed")
-    return Explanation(headline=headline, remedies=("resume", "cancel"))
+        return Explanation(
+            headline=_("Paused in the middle of its compensation, until it is resumed"), remedies=("resume",)
+        )
+    return Explanation(headline=_("Paused, until it is resumed"), remedies=("resume", "cancel"))
 
 
 def rolling_back(facts: Facts) -> Explanation:
@@ -975,6 +980,8 @@ def rolling_back(facts: Facts) -> Explanation:
         headline = _("Compensating; a rollback handler has failed, next try %(when)s")
         headline %= {"when": until(run.wake_at, now)}
         return Explanation(headline=headline, detail=shortened(why), remedies=("wake", *HALTS))
+    if run.pending_request and facts.is_leased:
+        return _requested(facts)
     if facts.running and facts.is_leased:
         return _in_steps(facts, is_compensating=True)
     return Explanation(headline=_("Compensating"), detail=shortened(why), remedies=HALTS)

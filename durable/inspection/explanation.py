@@ -21,6 +21,7 @@ from django.utils.translation import gettext as _
 from durable.core.mistakes import has_stopped
 from durable.core.names.renames import names_of_queue
 from durable.core.records import EntryStatus, Hold, HoldKind, RunState
+from durable.core.registry import INTERNAL
 from durable.core.summary import Summary
 from durable.inspection import explain_states
 from durable.inspection.activities import RunningStep, activities_of
@@ -42,6 +43,8 @@ from durable.models.workers import DEAD_AFTER
 _NAMED = 3  # builds that a sentence names
 #: Verbs that are not offered until there is another build: the run would meet the same code again.
 WITHHELD = ("recover",)
+#: Verbs that are not offered for runs of durable's own workflows; see `possible_verbs`.
+_NOT_OF_OWN: Final = frozenset({"send", "replay", "restart"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +217,8 @@ def explain(
     """
     facts = Facts(run, now, entries, unreceived, undone, undone_by_code, stuck_at, running, paused, within, asked)
     found = explain_states.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
+    if run.workflow.startswith(INTERNAL):
+        found = replace(found, remedies=tuple(each for each in found.remedies if each not in _NOT_OF_OWN))
     return explain_states.with_questions(facts, found)
 
 

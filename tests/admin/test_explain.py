@@ -7,13 +7,15 @@ import pytest
 from django.utils import translation
 from pytest_django import DjangoAssertNumQueries
 
-from durable import Context, get_run, runtime, workflow
+from durable import Context, CriticalError, RollbackContext, get_run, runtime, workflow
 from durable.conf import conf
 from durable.core import registry
 from durable.core.records import RunState
 from durable.inspection.explain_states import Explanation
 from durable.inspection.explanation import explain, explain_fully
 from durable.models import Run
+from durable.operations import bulk
+from durable.operations.verbs import possible_verbs
 from tests.admin import flows
 from tests.admin.conftest import Stage
 
@@ -164,6 +166,37 @@ def test_a_request_says_that_it_is_not_obeyed_yet(stage: Stage) -> None:
     stage.claim("asked")
     get_run("asked").pause()
     assert explanation(stage, "asked").headline == "Asked to pause: takes effect at the next operation"
+
+
+def sleepy(_rollback: RollbackContext, _output: object) -> None:
+    raise OSError("the bank sleeps")
+
+
+@workflow(name="tests.undone_slowly")
+def undone_slowly(ctx: Context) -> None:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("charge", flows.value_of, 1, rollback=sleepy, retry_backoff_base=600, retry_backoff_max=600)
+    raise CriticalError("out of stock")
+
+
+def test_a_request_to_a_compensation_too_which_is_resumed_and_not_cancelled(stage: Stage) -> None:
+    assert stage.start(undone_slowly, id="asked").state == "rolling_back"
+    get_run("asked").wake()
+    stage.claim("asked")
+    get_run("asked").pause()
+    asked = explanation(stage, "asked")
+    assert (asked.headline, asked.remedies) == ("Asked to pause: takes effect at the next operation", ("resume",))
+    stage.advance(minutes=1)
+    stage.settle("asked")
+    paused = explanation(stage, "asked")
+    assert paused.headline == "Paused in the middle of its compensation, until it is resumed"
+    assert paused.remedies == ("resume",)
+
+
+def test_no_verb_is_named_that_a_run_of_durable_itself_does_not_have(stage: Stage) -> None:
+    bulk.apply("wake", ["none"], as_id="bulk", in_background=True)
+    get_run("bulk").cancel()
+    assert explanation(stage, "bulk").remedies == possible_verbs(Run.objects.get(pk="bulk")) == ()
 
 
 def test_a_failed_rollback_handler_is_shown_apart_from_the_failure(stage: Stage) -> None:
