@@ -22,7 +22,6 @@ from durable.conf import conf
 from durable.core.entry_shapes import readable
 from durable.core.ids import new_id
 from durable.core.links import is_of_link
-from durable.core.location import unescape
 from durable.core.places import of_message
 from durable.core.records import EntryKind, MessageState
 from durable.inspection.entry_detail import inbox, newest_messages
@@ -52,7 +51,7 @@ def message_rows(admin: AdminPages, run: Run, *, with_payloads: bool) -> list[di
         rows.append(
             {
                 "message": message,
-                "queue": display_queue(unescape(message.queue)),
+                "queue": display_queue(message.queue),
                 "receiver": display_location(message.received_by),
                 "body": _view(admin, run, message, "message", body),
                 "response": _view(admin, run, message, "response", response),
@@ -68,10 +67,9 @@ def _view(
 ) -> PayloadView | None:
     if read is None:
         return None
-    queue = unescape(message.queue)
     place = of_message(run.id, name, message.id, message.queue)
-    value = read if isinstance(read, TooLarge) else payload(run.workflow, f"{name}:{queue}", read, place)
-    return view_of(admin, run.id, payload_title(name, queue), value, {"of": name, "id": message.id}, _MOST)
+    value = read if isinstance(read, TooLarge) else payload(run.workflow, f"{name}:{message.queue}", read, place)
+    return view_of(admin, run.id, payload_title(name, message.queue), value, {"of": name, "id": message.id}, _MOST)
 
 
 #: By verb: its title, what it does, and the answer.
@@ -122,7 +120,7 @@ def show_verb(admin: AdminPages, request: HttpRequest, key: str, message_key: st
         "verb": {"title": title, "confirm": title, "does": does, "is_grave": name == "delete"},
         "form": form,
         "problem": tried.problem,
-        "location": "" if message is None else display_queue(unescape(message.queue)),
+        "location": "" if message is None else display_queue(message.queue),
         "is_possible": message is not None and message.state == MessageState.PENDING and not run.lease_expires_at,
         "command": command(f"{name}-message", run.id, message_id, *(["RUN"] if name == "move" else [])),
     }
@@ -194,5 +192,5 @@ def _known_queues(run: Run, awaited: list[str]) -> list[str]:
     waits = newest_of_kind(run, EntryKind.MESSAGE, _MOST_TEXT).values_list("data", flat=True)
     waited = [str(name) for data in waits for name in readable(EntryKind.MESSAGE, data)["names"]]
     sent = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order").values_list("queue", flat=True)
-    names = [*awaited, *waited, *(unescape(each) for each in sent[:_MOST_TEXT])]
+    names = [*awaited, *waited, *sent[:_MOST_TEXT]]
     return [each for each in dict.fromkeys(names) if not is_of_link(each)]

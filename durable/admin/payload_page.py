@@ -24,7 +24,6 @@ from durable.admin import access, pages
 from durable.admin.pages import AdminPages
 from durable.admin.text import downloaded
 from durable.conf import conf
-from durable.core.location import unescape
 from durable.core.numbers import read_whole
 from durable.core.places import Place, of_message
 from durable.inspection.counting import Count
@@ -239,9 +238,8 @@ def _of_message(run: Run, name: str, message_id: str, most: int) -> tuple[str, A
     if row is None:
         return "", None
     read = read_within(rows, _OF_MESSAGE[name], most=most).get(row.pk)
-    queue = unescape(row.queue)
     place = of_message(run.id, name, row.id, row.queue)
-    return payload_title(name, queue), _decoded(run, f"{name}:{queue}", read, place)
+    return payload_title(name, row.queue), _decoded(run, f"{name}:{row.queue}", read, place)
 
 
 def _of_entry(run: Run, location: str, name: str, most: int) -> tuple[str, Any]:

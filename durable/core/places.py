@@ -35,6 +35,12 @@ def message_key(message_id: str, queue: str) -> str:
     return f"{len(message_id)}:{message_id}/{queue}"  # different for any two messages and queues
 
 
+def queue_of(key: str) -> str:
+    """Return the queue of a `message_key`."""
+    length, _, rest = key.partition(":")
+    return rest[int(length) + 1 :]
+
+
 def of_message(run_id: str, field: str, message_id: str, queue: str) -> Place:
     """Return the place of the "message" or the "response" of a message to this run."""
     return Place(run_id, field, message_key(message_id, queue))

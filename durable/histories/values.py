@@ -21,8 +21,7 @@ from durable.codec import JsonCodec
 from durable.codec.classes import is_named_tuple_type, is_pydantic_type
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
-from durable.core.location import unescape
-from durable.core.places import Place
+from durable.core.places import Place, queue_of
 from durable.core.records import LINK_SECRET, EntryKind, EntryRecord, Message, RunRecord
 from durable.core.rewind.replay import moved_entry, moved_message
 from durable.core.steps import SUMMARY
@@ -171,7 +170,7 @@ class _Change:
 def _field(place: Place) -> str:
     """Return the project hook's name for the value."""
     if place.field in ("message", "response"):
-        return f"{place.field}:{unescape(place.where.rpartition('/')[2])}"
+        return f"{place.field}:{queue_of(place.where)}"
     return f"{place.field}:{place.where}" if place.where else place.field
 
 

@@ -18,7 +18,6 @@ from django.db.models import Case, DateTimeField, Expression, F, Q, QuerySet, Va
 from django.db.models.functions import Coalesce, Greatest, Least
 from django.utils.dateparse import parse_datetime
 
-from durable.core.location import unescape
 from durable.inspection.history_counts import remembered, stored
 from durable.inspection.humanize import shortened
 from durable.inspection.payloads import redacted, redacted_error
@@ -174,7 +173,7 @@ def _failed(run: Run, part: _Slice) -> Iterator[Event]:
 def _sent(run: Run, part: _Slice) -> Iterator[Event]:
     found = QueueMessage.objects.using(read_alias()).filter(run=run)
     for key, (queue, location) in part.of(found, "sent_at", "queue", "received_by", row="order"):
-        yield Event(key=key, what=_WHAT[_SENT], location=location, detail=unescape(queue))
+        yield Event(key=key, what=_WHAT[_SENT], location=location, detail=queue)
 
 
 def _acted(run: Run, part: _Slice) -> Iterator[Event]:

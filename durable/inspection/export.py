@@ -15,7 +15,6 @@ from typing import Any, Final
 from django.db.models import QuerySet
 
 from durable.core.errors import ErrorInfo
-from durable.core.location import unescape
 from durable.core.outcomes import HELD
 from durable.core.places import Place, of_message, values_of
 from durable.core.summary import Summary
@@ -222,10 +221,9 @@ def _message(run: Run, message: QueueMessage, with_payloads: bool) -> dict[str, 
         "received_by": message.received_by or None,
     }
     if with_payloads:
-        queue = unescape(message.queue)
         for name, field, text in (("body", "message", message.body), ("response", "response", message.response)):
             place = of_message(run.id, field, message.id, message.queue)
-            data[name] = payload(run.workflow, f"{field}:{queue}", text, place)
+            data[name] = payload(run.workflow, f"{field}:{message.queue}", text, place)
     return data
 
 

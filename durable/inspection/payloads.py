@@ -493,15 +493,14 @@ def former_messages(run: Run, queues: Iterable[str], within: RunQuerySet | None)
 
 
 def _shown(workflow: str, message: QueueMessage, text: str) -> FormerMessage | None:
-    queue = unescape(message.queue)
     try:
         value = runtime.current().decode(text, of_message(message.run_id, "message", message.pk, message.queue))
     except Exception:  # noqa: BLE001  # a deleted class, a lost key
         return None
-    if not is_plain(value) or redacted(workflow, f"message:{queue}", value) != value:
+    if not is_plain(value) or redacted(workflow, f"message:{message.queue}", value) != value:
         return None
     body = json.dumps(value, indent=2, ensure_ascii=False)
-    return FormerMessage(key=message.pk, queue=queue, run_id=message.run_id, sent_at=message.sent_at, body=body)
+    return FormerMessage(key=message.pk, queue=message.queue, run_id=message.run_id, sent_at=message.sent_at, body=body)
 
 
 SEARCHED: Final = 2_000  # characters of an error's column

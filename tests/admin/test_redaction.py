@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from html import unescape
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 from uuid import UUID
 
 import pytest
@@ -16,7 +18,7 @@ from django.test import Client
 from pydantic import BaseModel, Field
 from pytest_django import Settings
 
-from durable import runtime
+from durable import get_run, runtime
 from durable.admin.pages import etag_of
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place
@@ -25,10 +27,12 @@ from durable.inspection.payloads import LOOKED_THROUGH, payload
 from durable.inspection.run_lanes import RunPage
 from durable.inspection.runs import RunCriteria, list_runs, parse_search
 from durable.inspection.selection import Filtered
-from durable.models import Run
+from durable.models import QueueMessage, Run
 from durable.operations import bulk
 from tests.admin import flows
 from tests.admin.conftest import Stage
+from tests.admin.pages import printed, text_of, url
+from tests.admin.redaction import QUEUE
 
 SECRET = "SECRETpw7731"
 NOW = datetime(2026, 9, 1, 12, tzinfo=UTC)
@@ -271,3 +275,25 @@ class _Telling:
 
     def decode(self, text: str, *, what: str = "value") -> Any:
         raise ValueError(f"cannot read {text}")
+
+
+def test_the_queue_of_a_message_has_its_own_name(stage: Stage, operator: Client, settings: Settings) -> None:
+    stage.start(flows.approve, id="run")
+    get_run("run").send(QUEUE, SECRET)
+    listed = unescape(text_of(operator.get(url("send", "run"))))
+    assert QUEUE in {parse_qs(each)["queue"][0] for each in re.findall(r'href="\?(queue=[^"]+&copy=[^"]+)"', listed)}
+    settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide_queue"}
+    of = f"?of=message&id={QueueMessage.objects.get().pk}"
+    parts = [url("change", "run") + f"?part={each}" for each in ("messages", "events")]
+    for address in parts:
+        assert QUEUE in text_of(operator.get(address)), address
+    for address in (
+        *parts,
+        url("payload", "run") + of,
+        url("raw", "run") + of,
+        url("export", "run"),
+        url("send", "run"),
+    ):
+        assert SECRET not in text_of(operator.get(address)), address
+    for given in ([], ["--history", "--redact"]):
+        assert SECRET not in printed("export", "run", *given), given
