@@ -586,6 +586,7 @@ class Migration(migrations.Migration):
                 ("bulk_id", NameField(blank=True, db_default="", default="", max_length=200, verbose_name="bulk")),
                 ("subject_kind", NameField(blank=True, db_default="", default="", max_length=16)),
                 ("subject", NameField(blank=True, db_default="", default="", max_length=200)),
+                ("actor_key", NameField(blank=True, db_default="", default="", max_length=300)),
                 ("number", IntegerField(db_default=0, default=0)),
                 (
                     "actor",
