@@ -323,6 +323,7 @@ def test_nothing_is_compensated_while_the_key_of_a_child_that_is_started_again_i
     def starts_in_a_branch(ctx: Context) -> Any:
         ctx.rollback_checkpoint("from here")
         found = ctx.try_block("try", lambda c: c.join("all", {"one": branch, "two": lambda c: c.sleep("s", 600)}))
+        assert found.value is not None
         return found.value["one"]
 
     FAIL.add("a mistake")
