@@ -21,7 +21,7 @@ from durable.core.entry_shapes import readable
 from durable.core.location import listed
 from durable.core.outcomes import HELD, ONCE, HeldReason
 from durable.core.records import ENDED, ActionOutcome, EntryKind
-from durable.inspection.children import cancel_note, going_on_note
+from durable.inspection.children import cancel_note, going_on_note, recover_note
 from durable.inspection.humanize import with_reason
 from durable.inspection.pagination import on_visible
 from durable.inspection.progress import unfinished_entries
@@ -182,6 +182,7 @@ def list_views(owner_key: str, *, with_shared: bool = True) -> list[SavedView]:
 _OF_CHILDREN: Final[Mapping[str, Callable[[Run, RunQuerySet | None], str]]] = {
     **dict.fromkeys(HALTS, going_on_note),
     "cancel": cancel_note,
+    "recover": recover_note,
 }
 #: The verbs about which there may be a note.
 NOTED: Final = frozenset({*_OF_CHILDREN, "restart"})
@@ -194,7 +195,7 @@ def verb_note(run: Run, verb: str, within: RunQuerySet | None = None) -> str:
     children.
     """
     notes = [_unsettled_note(run, verb)]
-    if run.state not in ENDED and verb in _OF_CHILDREN:
+    if verb in _OF_CHILDREN and (verb == "recover" or run.state not in ENDED):
         notes.append(_OF_CHILDREN[verb](run, within))
     return ". ".join(filter(None, notes))
 

@@ -373,6 +373,24 @@ def cancel_note(run: Run, within: RunQuerySet | None = None) -> str:
     )
 
 
+def recover_note(run: Run, within: RunQuerySet | None = None) -> str:
+    """Say that cancelled children of a failed run are started anew; "" without any. One look at an index, or two."""
+    if run.state != RunState.FAILED or not _has_children(run):
+        return ""
+    counts = count_children(run.id, within)
+    number = counts.states.get(RunState.CANCELLED.value)
+    if not number:
+        return ""
+    text = ngettext(
+        "%(number)s of its children was cancelled: where the run waits for it, another is started, which executes all steps "
+        "again. What the cancelled one has done stays, unless it was started with rollback=True",
+        "%(number)s of its children were cancelled: where the run waits for one, another is started, which executes all steps "
+        "again. What the cancelled one has done stays, unless it was started with rollback=True",
+        number,
+    )
+    return text % {"number": Count(number=number, is_capped=counts.is_capped)}
+
+
 def _has_children(run: Run) -> bool:
     children = Child.objects.using(read_alias()).filter(parent_id=run.id)
     return children.order_by("position").values_list("pk").first() is not None

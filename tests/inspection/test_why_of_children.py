@@ -65,6 +65,19 @@ def sleepers(ctx: Context) -> None:
     ctx.map("bills", sleeper, [(number,) for number in range(3)], at_once=2)
 
 
+@workflow(name="why.fails_beside_children")
+def fails_beside_children(ctx: Context) -> None:
+    first, second = (ctx.start_child(name, sleeper, 1) for name in ("first", "second"))
+    ctx.step("end", do, "end")
+    first.result("first ends")
+    second.result("second ends")
+
+
+@workflow(name="why.parent_of_a_failed_child")
+def parent_of_a_failed_child(ctx: Context) -> None:
+    ctx.child("bill", fails_beside_children)
+
+
 @workflow(name="shown.one")
 def twice(ctx: Context, number: int) -> int:
     return ctx.step("twice", lambda: number)
@@ -168,6 +181,26 @@ def test_a_pause_and_a_cancel_say_what_becomes_of_children(admin_client: Client)
     assert goes_on in why("f").text
     assert "open child" not in told("pause", "alone", "-y")
     assert cancelled in told("cancel", "f", "-y")
+
+
+def test_a_recovery_says_that_what_cancelled_children_did_is_done_again(admin_client: Client) -> None:
+    BROKEN.add("end")
+    fails_beside_children.using(id="p").start()
+    settled("p")
+    assert [get_run(f"p:{name}").state for name in ("first", "second")] == ["cancelled", "cancelled"]
+    again = (
+        "2 of its children were cancelled: where the run waits for one, another is started, which executes all steps"
+    )
+    assert again in text_of(admin_client.get(url("act", "p", "recover")))
+    parent_of_a_failed_child.using(id="alone").start()
+    settled("alone", "alone:bill", "alone")
+    assert get_run("alone").state == "failed"
+    assert "another is started" not in text_of(admin_client.get(url("act", "alone", "recover")))
+    BROKEN.clear()
+    assert again in told("recover", "p", "-y")
+    settled("p")
+    assert [get_run(f"p:{name}~1").state for name in ("first", "second")] == ["pending", "pending"]
+    assert "another is started" not in text_of(admin_client.get(url("act", "p", "recover")))
 
 
 def told(*arguments: str) -> str:
