@@ -23,6 +23,7 @@ from durable.core.records import (
 from durable.models import Run
 from durable.store import Store
 from durable.store.postgres import PostgresStore
+from durable.store.rules import row_rules
 from tests.store.children import (
     GROUP,
     a_member,
@@ -171,6 +172,17 @@ def test_the_end_of_the_parent_cancels_those_that_run_and_those_that_wait(store:
     cancel(store, "parent")
     group = counts(store)
     assert (group.completed, group.cancelled, group.running, group.waiting) == (1, 4, 0, 0)
+
+
+def test_no_turn_comes_after_the_end_of_the_parent_although_more_children_wait_than_one_commit_cancels(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = row_rules.CASCADED_AT_ONCE if isinstance(store, PostgresStore) else 5  # PostgreSQL's is in its functions
+    monkeypatch.setattr(row_rules, "CASCADED_AT_ONCE", most)
+    grouped(store, most + 3)
+    cancel(store, "parent")
+    assert due(store) == []
+    assert counts(store).waiting == 3
 
 
 def test_children_that_are_left_have_their_turns_after_the_end_of_the_parent(store: Store) -> None:

@@ -228,6 +228,15 @@ def test_a_paused_run_keeps_its_place_and_is_passed_by(store: Store) -> None:
     assert holders(store, *"abc") == ["b"]
 
 
+def test_a_free_slot_for_which_only_a_paused_run_waits_goes_to_a_run_that_comes_later(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    take(store, one, X)
+    wait(store, two, X)
+    changed(store, "b", transitions.paused_at_once, summary="paused")
+    give_up(store, one)
+    assert take(store, three, X).is_granted
+
+
 def paused(store: Store, queue: str) -> None:
     assert store.hold(Hold(kind=HoldKind.QUEUE, name=queue, held_at=NOW))
 
