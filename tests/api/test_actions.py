@@ -167,8 +167,10 @@ class TestMessages:
         problem(denied.post(f"/runs/a/messages/{right}/move", {"to": "b"}), 403, "permission-denied")
         problem(api.post(f"/runs/a/messages/{right}/move", {"to": "nobody"}), 404, "run-not-found")
         problem(api.post(f"/runs/a/messages/{right}/move", {"to": "a"}), 422, "arguments-refused")
-        moved = api.post(f"/runs/a/messages/{right}/move", {"to": "b"})
+        moved = api.post(f"/runs/a/messages/{right}/move", {"to": "b", "reason": "it is for b"})
         assert (moved.status_code, moved.json()) == (200, {"id": right, "run": "b"})
+        done = OperatorAction.objects.filter(outcome="done", run_id="a")
+        assert list(done.order_by("pk").values_list("reason", flat=True)) == ["a slip", "it is for b"]
         assert api.get("/runs/a/messages").json()["results"] == []
         pass_once(get_run("b"))
         assert api.get(f"/runs/b/messages/{right}").json()["response"] == {"answer": 1}

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from durable.models import OperatorAction, Run, Schedule, Tick
+from durable.operations.schedules.rows import arguments_of
 from durable.schedules.rules import text_of
 from tests.cli.conftest import Shell
-from tests.cli.workflows import napping
+from tests.cli.workflows import echo, napping
 
 pytestmark = pytest.mark.usefixtures("stage")
 
@@ -27,6 +28,12 @@ def test_a_schedule_is_created_listed_and_shown(shell: Shell) -> None:
     shown = shell("schedules", "nightly")
     assert "operators" in shown.out
     assert OperatorAction.objects.get(action="create_schedule").reason == "new team"
+
+
+def test_an_edit_replaces_the_keyword_arguments(shell: Shell) -> None:
+    assert shell("create-schedule", "nightly", echo.name, "30 2 * * *", "-k", "tea=1").status == 0
+    assert shell("edit-schedule", "nightly", "-k", "milk=2").status == 0
+    assert arguments_of(Schedule.objects.get()) == ([], {"milk": 2})
 
 
 def test_moments_are_in_utc_and_by_the_clock_of_the_rule(shell: Shell) -> None:

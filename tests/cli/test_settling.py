@@ -31,6 +31,17 @@ def booked(ctx: Context, number: int, when_exhausted: Any = "hold") -> str:
     return ctx.step("book", charge, number, max_retries=0, when_exhausted=when_exhausted)
 
 
+@workflow(name="tests.cli.settling_both")
+def both(ctx: Context, number: int) -> dict[str, str]:
+    return ctx.join(
+        "both",
+        {
+            "paid": lambda c: c.step("charge", charge, number, once=True),
+            "booked": lambda c: c.step("book", charge, number, once=True),
+        },
+    )
+
+
 @pytest.fixture(autouse=True)
 def _down() -> None:
     STATE["is_down"] = True
@@ -105,6 +116,13 @@ def test_all_of_a_cause_and_all_that_wait(shell: Shell, stage: Stage) -> None:
     assert sorted(left.lines) == ["b0", "b1", "b2"]
     assert [output(stage, f"b{number}") for number in range(3)] == ["r0", "r1", "r2"]
     assert output(stage, "failed") == "failed"
+
+
+def test_of_a_place_the_steps_there_alone_get_the_answer(shell: Shell, stage: Stage) -> None:
+    stage.start(both, 1, id="run")
+    done = shell("settle", "--place", "both / booked / book", "--done", '"r"', "-y")
+    assert (done.status, done.err.splitlines()[-1]) == (0, "1 settled")
+    assert [each.location for each in get_run("run").info().held] == ["both/paid/charge"]
 
 
 def test_what_is_held_is_neither_replayed_nor_restarted_with_its_cause(shell: Shell, stage: Stage) -> None:

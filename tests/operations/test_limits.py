@@ -114,6 +114,8 @@ def test_a_limit_is_closed_and_opened(h: Harness) -> None:
 def test_what_is_refused(h: Harness) -> None:
     with pytest.raises(ValueError, match="in the future"):
         close_limit("rate-verbs", NOW)
+    with pytest.raises(ValueError, match="printable characters"):
+        close_limit("rate-verbs", NOW + timedelta(hours=1), key="a\n")
     with pytest.raises(ValueError, match="a rate is a number"):
         set_rate("rate-verbs", "often")
     with (

@@ -18,7 +18,7 @@ from durable.core import clock
 from durable.notifier import notify, redis_clients
 from durable.store import Store
 from durable.worker import timer
-from durable.worker.timer import DeadlineListener, Sweep, Timer
+from durable.worker.timer import Chores, DeadlineListener, Sweep, Timer
 from project.servers import EmbeddedRedis
 from tests.support.notifications import jobs, take_job
 from tests.support.runs import new_runs
@@ -339,3 +339,9 @@ class TestOutage:
                     return not set(sent).isdisjoint(heard)
 
                 eventually(is_heard)
+
+
+def test_chores_are_done_every_half_minute(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer, "CHORES", ())
+    now = timezone.now()
+    assert Chores(store).tick(now) == now + timedelta(seconds=30)
