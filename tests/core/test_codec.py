@@ -864,6 +864,9 @@ def test_a_module_of_a_package_in_use_is_imported(tmp_path: Path, monkeypatch: p
     (package / "inner" / "shapes.py").write_text(
         "try:\n    from codec_probe.shapes import Dot\nexcept ImportError:\n    pass\nOther = Dot\n"
     )
+    (package / "fallback.py").write_text(
+        "try:\n    import codec_probe.missing\nexcept ImportError:\n    from codec_probe.shapes import Dot\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     dot = '{"$:named":["codec_probe.shapes:Dot",{"x":1}]}'
     with pytest.raises(PayloadError, match=r"import codec_probe in the workflows\.py"):
@@ -880,6 +883,7 @@ def test_a_module_of_a_package_in_use_is_imported(tmp_path: Path, monkeypatch: p
     assert not hasattr(sys.modules["codec_probe"], "ran")  # no file has run that has no such class
     assert codec.decode(dot.replace("shapes", "inner.shapes")) == (1,)
     assert codec.decode(dot.replace("shapes:Dot", "inner.shapes:Other")) == (1,)
+    assert codec.decode(dot.replace("shapes", "fallback")) == (1,)
     for name in [name for name in sys.modules if name.startswith("codec_probe.")]:
         del sys.modules[name]
 

@@ -68,6 +68,7 @@ def test_a_run_of_a_paused_queue_has_no_turn() -> None:
     ("ranking", "words"),
     [
         (HIGH, "high, a head start of 10 m"),
+        (Ranking(priority="1 s", head_start=1), "1 s, a head start of 1 s"),
         (Ranking(priority="low", head_start=-3600), "low, put back by 1 h"),
         (Ranking(priority="0 s"), "0 s, no head start"),
         (A, ""),

@@ -191,6 +191,12 @@ def test_long_labels_of_an_axis_have_room_on_a_telephone() -> None:
         assert x + behind * widest <= following - before * widest
 
 
+def test_a_bar_is_as_wide_as_its_span_and_wide_enough_to_be_seen() -> None:
+    wide, narrow = (waterfall._bar("attempt", 10.0, end, "") for end in (35.0, 10.1))
+    assert (wide.x, wide.width) == ("10.00%", "25.00%")
+    assert (narrow.x, narrow.width) == ("10.00%", "0.40%")
+
+
 @pytest.mark.parametrize("window", [500, 2])
 def test_pages_of_members_cover_all_of_them_once(
     stage: Stage, either_way: str, monkeypatch: pytest.MonkeyPatch, window: int
