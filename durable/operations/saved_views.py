@@ -10,21 +10,17 @@ from durable.models import SavedView
 from durable.operations.audit import Actor, acting_as, audited
 
 MOST: Final = 50  # views of a user
-_MAX_NAME: Final = 80  # characters
 _MAX_QUERY: Final = 4_000  # characters
 
 
 def save_view(actor: Actor, name: str, query: str, *, is_shared: bool = False) -> SavedView:
     """Save the list's address under a name; it replaces the user's earlier view of that name.
 
-    Sharing it needs `durable.share_savedview`. Raises OperationDeniedError, and ValueError for a name or an address
-    that is too long, or too many views.
+    Sharing it needs `durable.share_savedview`. Raises OperationDeniedError, and ValueError for an address that is too
+    long, or too many views.
     """
     at, key = runtime.current(), _key(actor)
     views = SavedView.objects.using(conf.DATABASE)
-    name = name.strip()
-    if not name or len(name) > _MAX_NAME:
-        raise ValueError(f"the name of a view has 1 to {_MAX_NAME} characters")
     if len(query) > _MAX_QUERY:
         raise ValueError(f"the address of a view has at most {_MAX_QUERY:,} characters, not {len(query):,}")
     own = views.filter(owner_key=key)
