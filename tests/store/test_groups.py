@@ -35,6 +35,7 @@ from tests.store.children import (
     member,
     park_for_group,
     spec,
+    waiting,
 )
 from tests.store.making import NOW, cancel, changed, claimed, park, rows_read, started, the
 
@@ -283,6 +284,20 @@ def test_a_child_that_was_taken_out_needs_no_turn_and_wakes_its_parent(store: St
     end_with(store, lost, transitions.cancel_rolled_back, now=NOW, summary="")
     assert parent_is_due(store)
     assert counts(store) == replace(before, created=3, cancelled=0)
+
+
+def test_the_deletion_of_an_open_child_counts_as_its_cancellation(postgres_store: PostgresStore) -> None:
+    waiting(postgres_store, "alone", parent="other")
+    grouped(postgres_store, 3, at_once=1)
+    with connections[postgres_store.alias].cursor() as cursor:
+        cursor.execute("DELETE FROM durable_run WHERE id = %s", [member(0)])
+    assert due(postgres_store) == [1]
+    end(postgres_store, 1)
+    end(postgres_store, 2)
+    assert parent_is_due(postgres_store)
+    group = postgres_store.group(GROUP)
+    assert group is not None
+    assert (group.completed, group.cancelled) == (2, 1)
 
 
 @pytest.mark.parametrize("name", ["sqlite_store", "postgres_store"])
