@@ -182,6 +182,23 @@ def test_a_run_that_sleeps_with_a_slot_that_is_for_its_passes_gives_it_up_and_go
     assert store.give_up_idle_slots(at(130), 10) == [], "it is due"
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_run_that_keeps_one_of_two_slots_waits_for_the_other_one_alone(store: Store, at_once: int) -> None:
+    one, two = runs(store, "ab")
+    kept, passed = SlotWant("x", "", SlotKind.OPEN, at_once), SlotWant("y", "", SlotKind.RUNNING, 1)
+    assert take(store, one, kept, passed, location="").is_granted
+    park(store, one, batch={"slots": SlotChange(is_left=True)}, wake_at=NOW)
+    assert take(store, two, Y).is_granted
+    one = claimed(store, "a")
+    assert wait(store, one, kept, passed, location="").limit == "y"
+    give_up(store, two)
+    assert [(each.run_id, each.limit, each.is_held) for each in store.slots(["a", "b"])] == [
+        ("a", "x", True),
+        ("a", "y", True),
+    ]
+    assert the(store, "a").wake_at == NOW
+
+
 @pytest.mark.parametrize("kind", list(SlotKind))
 def test_a_run_that_is_paused_before_it_uses_its_slot_gives_it_up(store: Store, kind: SlotKind) -> None:
     one, two, three = runs(store, "abc")

@@ -108,7 +108,9 @@ BEGIN
     END IF;
     full_one := NULL;
     FOR other IN SELECT x ->> 0 AS "limit", x ->> 1 AS key FROM json_array_elements(head.wants::json) AS x
-      WHERE (x ->> 0, x ->> 1) <> (of_limit, of_key) ORDER BY 1, 2
+      WHERE (x ->> 0, x ->> 1) <> (of_limit, of_key) AND NOT EXISTS (
+        SELECT 1 FROM durable_slot AS s WHERE s.run_id = head.run_id AND s.location = head.location
+          AND s."limit" = x ->> 0 AND s.key = x ->> 1 AND s.is_held) ORDER BY 1, 2
     LOOP
       IF NOT durable_lock_limit_1(other."limit", other.key, false) THEN
         INSERT INTO durable_slotnote ("limit", key, run_id) VALUES (of_limit, of_key, '');
@@ -129,7 +131,9 @@ BEGIN
     DELETE FROM durable_slot WHERE id = head.id;
     INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
     SELECT head.run_id, head.location, x ->> 0, x ->> 1, x ->> 2, true, 0, at, '[]'
-    FROM json_array_elements(head.wants::json) AS x;
+    FROM json_array_elements(head.wants::json) AS x
+    WHERE NOT EXISTS (SELECT 1 FROM durable_slot AS s WHERE s.run_id = head.run_id AND s.location = head.location
+      AND s."limit" = x ->> 0 AND s.key = x ->> 1);
     number := number + 1;
     queues := queues || durable_tell_of_slot_1(head.run_id, of_limit, of_key, at);
   END LOOP;

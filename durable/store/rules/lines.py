@@ -147,22 +147,24 @@ def hand_on(table: SlotTable, limit: str, key: str, at: datetime) -> set[str]:
     most = table.at_once(limit) or 0
     queues: set[str] = set()
     while table.held(limit, key) < most and (first := table.first(limit, key)) is not None:
-        full = _full(table, first)
+        held = table.held_by(first.run_id, first.location)
+        wants = [each for each in first.wants if (each.limit, each.key) not in held]
+        full = _full(table, first, wants)
         table.leave(first)
         if full is not None:
             last = table.last_place(full.limit, full.key)
             moved = Place(first.run_id, first.location, full.limit, full.key, last + 1, first.wants)
             table.wait(moved, full.kind, at)
             continue
-        table.take(first.run_id, first.location, first.wants, at)
+        table.take(first.run_id, first.location, wants, at)
         if (queue := table.tell(first.run_id, at)) is not None:
             queues.add(queue)
     return queues
 
 
-def _full(table: SlotTable, place: Place) -> SlotWant | None:
+def _full(table: SlotTable, place: Place, wants: Sequence[SlotWant]) -> SlotWant | None:
     """Return the first other slot, of those that the operation takes together with this one, that is not free."""
-    for want in place.wants:
+    for want in wants:
         if (want.limit, want.key) != (place.limit, place.key):
             table.clear(want.limit, want.key)
             if table.held(want.limit, want.key) >= (table.at_once(want.limit) or 0):
