@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, Schedule, cron, every, get_run, workflow
+from durable import AsyncContext, Context, CriticalError, Schedule, cron, every, get_run, workflow
 from durable.errors import RunNotFoundError
 from durable.models import Run, Tick
 from durable.operations.schedules import tick
@@ -38,6 +38,21 @@ async def areport(ctx: AsyncContext) -> str | None:
 @workflow(name="tests.schedules.slow")
 def slow(ctx: Context) -> None:
     ctx.sleep("work", "90 minutes")
+
+
+UNSTABLE: set[str] = set()
+
+
+def fail_if_unstable(run_id: str) -> None:
+    if run_id in UNSTABLE:
+        raise CriticalError("as it has to")
+
+
+@workflow(name="tests.schedules.unstable")
+def unstable(ctx: Context) -> None:
+    """Sleep for half of the time to the next tick; one that was recovered sleeps beyond it."""
+    ctx.step("work", fail_if_unstable, ctx.run_id)
+    ctx.sleep("work on", "90 minutes" if ctx.run_id == "s@2026-01-01T13:00:00Z" else "30 minutes")
 
 
 @pytest.fixture
@@ -189,6 +204,19 @@ class TestOverlap:
         assert 'the run "s@2026-01-01T13:00:00Z" of an earlier tick has not ended: it is sleeping' in (
             Tick.objects.get(outcome="skipped").why
         )
+
+    def test_a_recovered_run_of_an_earlier_tick_is_open_again(self, h: Harness) -> None:
+        hourly("tests.schedules.unstable")
+        UNSTABLE.add("s@2026-01-01T13:00:00Z")
+        pass_hours(h, 2)
+        assert [outcome for _, outcome in outcomes()] == ["started", "started"]
+        UNSTABLE.clear()
+        get_run("s@2026-01-01T13:00:00Z").recover()
+        h.settle()
+        pass_hours(h, 1)
+        assert outcomes()[-1] == (3, "skipped")
+        pass_hours(h, 1)
+        assert outcomes()[-1] == (4, "started")
 
     def test_whoever_asks_for_the_run_of_a_tick_that_started_none_is_told_why(self, h: Harness) -> None:
         hourly()

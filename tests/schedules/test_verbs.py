@@ -234,6 +234,16 @@ class TestBackfilling:
         assert verbs.backfill("s", NOON - timedelta(hours=2), h.now) == []
         assert row().next_at == NOON + timedelta(hours=2)
 
+    def test_a_tick_respects_the_oldest_run_of_a_backfill(self, h: Harness) -> None:
+        make()
+        oldest, *others = verbs.backfill("s", NOON - timedelta(hours=29), NOON)
+        for each in others:
+            get_run(each.run_id).cancel()
+        h.run(oldest.run_id)
+        h.advance("1 hour")
+        h.settle()
+        assert Tick.objects.latest("number").outcome == "skipped"
+
     @pytest.mark.parametrize(("since", "until"), [(0, 1), (-1, -2), (-300, 0)])
     def test_other_periods_are_refused(self, h: Harness, since: int, until: int) -> None:
         make()

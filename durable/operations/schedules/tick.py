@@ -22,7 +22,7 @@ from durable.conf import conf
 from durable.core.errors import DurableError, OperationError
 from durable.core.ids import check_id, check_queue
 from durable.core.places import Place
-from durable.core.records import ENDED, RunRecord
+from durable.core.records import ENDED, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.transitions import started
 from durable.declared_limits import check_defined
@@ -36,10 +36,8 @@ from durable.schedules import run_id_of
 from durable.schedules.missed import LATE, Due, due_at
 from durable.schedules.rules import text_of
 
-#: Ticks of each schedule that are kept.
+#: Ticks of each schedule that are kept, and runs that are remembered as perhaps open: as many as a backfill starts.
 KEPT: Final = 200
-#: The most runs of a schedule that are remembered as perhaps open.
-_MOST_OPEN: Final = 20
 
 _Outcome = Tick.Outcome
 
@@ -65,6 +63,11 @@ class TickBatch:
     def open_runs(self, schedule: Schedule) -> list[str]:
         """Return the runs of earlier ticks that have not ended, oldest first."""
         return [each for each in schedule.open_runs if each in self.states and self.states[each] not in ENDED]
+
+    def _remembered(self, schedule: Schedule) -> list[str]:
+        """Return the runs of earlier ticks that are open, or that a recovery may open again, oldest first."""
+        over = ENDED - {RunState.FAILED}
+        return [each for each in schedule.open_runs if each in self.states and self.states[each] not in over]
 
     def note(self, schedule: Schedule, moment: datetime, kind: str, outcome: str, why: str = "") -> Tick:
         schedule.tick_count += 1
@@ -194,7 +197,7 @@ class TickBatch:
                 _refuse(tick, f'the id "{found.id}" is taken, by a run of "{found.workflow}"')
                 continue
             tick.run_id = schedule.last_run_id = found.id
-            schedule.open_runs = [*self.open_runs(schedule), found.id][-_MOST_OPEN:]
+            schedule.open_runs = [*self._remembered(schedule), found.id][-KEPT:]
             self.states[found.id] = str(found.state)
         Tick.objects.using(conf.DATABASE).bulk_create(self.ticks)
         for tick in self._begun:
