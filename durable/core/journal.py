@@ -21,6 +21,7 @@ from durable.core.clock import bounded
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
+from durable.core.limits.rates import RATE
 from durable.core.limits.slot_records import LIMIT, SlotChange
 from durable.core.location import escape, is_awaited, value_name
 from durable.core.message_claims import MessageClaims
@@ -43,6 +44,7 @@ from durable.core.records import (
     HeldOver,
     MessageReceived,
     MessagesReturned,
+    ReservationDropped,
     RunPatch,
     RunRecord,
     RunState,
@@ -577,19 +579,28 @@ class Journal:
             self._pending.released_slots.append(location)
 
     def release_step_slots(self) -> None:
-        """Let the next commit give up the slots and places in line of all steps, because none will continue."""
+        """Let the next commit give up the slots, places in line and reservations of all steps: none will continue."""
         with self.lock:
             for entry in self.entries():
                 if LIMIT in entry.data and entry.status != EntryStatus.COMPLETED:
                     self._pending.released_slots.append(entry.location)
+                self._drop_reservation(entry)
 
     def drop_slots(self, parent: Node, segment: str) -> None:
-        """Let the next commit give up the slots of all operations below the child `segment`, which is to be pruned."""
+        """Let the next commit give up the slots and reservations of all operations below the child `segment`, which is
+        to be pruned.
+        """
         node = parent.child(segment)
         with self.lock:
             for each in [] if node is None else node.walk():
                 if each.entry is not None and LIMIT in each.entry.data:
                     self._pending.released_slots.append(each.location)
+                if each.entry is not None:
+                    self._drop_reservation(each.entry)
+
+    def _drop_reservation(self, entry: EntryRecord) -> None:
+        if RATE in entry.data and entry.status != EntryStatus.COMPLETED:
+            self.add(ReservationDropped(entry.location))
 
     def drop_children(self, parent: Node, segment: str) -> None:
         """Let the next commit cancel the children that were started below `segment`, which is to be pruned."""

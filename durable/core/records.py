@@ -709,6 +709,12 @@ class SavesForgotten(NamedTuple):
     location: str
 
 
+class ReservationDropped(NamedTuple):
+    """A change of a commit: the step at `location` no longer waits for a moment in a limit's rate."""
+
+    location: str
+
+
 class HeldOver(NamedTuple):
     """A change of a commit: no step of the run is held any more."""
 

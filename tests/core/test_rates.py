@@ -72,6 +72,29 @@ def family(ctx: Context, names: list[str]) -> list[str]:
     return [first, *ctx.map("rest", child, [(name,) for name in names]).outputs]
 
 
+@workflow(name="rates.race")
+def race(ctx: Context) -> None:
+    """Lose a branch that waits for its moment, then go on for long."""
+    branches = {
+        "limited": lambda b: b.step("call", work, "limited", rate="rates-api"),
+        "message": lambda b: b.queue.next("mail"),
+    }
+    ctx.race("first", branches)
+    ctx.sleep("night", "8 hours")
+
+
+@workflow(name="rates.undone")
+def undone(ctx: Context) -> None:
+    """Wait for a moment; compensate meanwhile, and fail in that."""
+    ctx.rollback_checkpoint("from here")
+    ctx.step("before", work, "before", rollback=undo)
+    ctx.step("call", work, "late", rate="rates-api")
+
+
+def undo(_context: object, _output: object) -> None:
+    raise ValueError("cannot be undone now")
+
+
 def limited(name: str) -> str:
     CALLS.append(name)
     if len(CALLS) == 1:
@@ -144,6 +167,34 @@ def test_a_step_waits_for_its_moment(h: Harness, job: Any) -> None:
 @two_flavours
 def test_a_crash_at_each_commit(h: Harness, job: Any) -> None:
     assert h.crash_everywhere(job, "acme", check=lambda: sorted(set(CALLS))) >= 4
+
+
+def test_the_moment_of_a_losing_branch_is_given_to_the_next(h: Harness) -> None:
+    h.start(calls, "a", id="a")
+    h.settle()  # it has closed the limit for 30 seconds
+    lost = h.start(race)
+    h.settle()
+    before = recorded(lost.id, "first/limited/call").data[RATE]["at"]
+    lost.send("mail", "hello")
+    h.settle()
+    assert h.peek(lost).state == "sleeping"
+    h.start(child, "c", id="c")
+    h.settle()
+    assert recorded("c").data[RATE]["at"] == before
+
+
+def test_the_moment_of_a_step_that_will_not_continue_is_given_to_the_next(h: Harness) -> None:
+    h.start(calls, "a", id="a")
+    h.settle()
+    gone = h.start(undone)
+    h.settle()
+    before = recorded(gone.id).data[RATE]["at"]
+    gone.cancel(rollback=True)
+    h.run(gone.id)
+    assert h.peek(gone).state == "rolling_back"
+    h.start(child, "c", id="c")
+    h.settle()
+    assert recorded("c").data[RATE]["at"] == before
 
 
 def test_a_crash_of_everything_that_limits_have(h: Harness) -> None:

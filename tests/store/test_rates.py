@@ -9,8 +9,16 @@ import pytest
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
-from durable.core.limits.rates import LimitClosing, Rate, RateWant, Reservation, counted, counts_of, nanoseconds
-from durable.core.records import RunRecord
+from durable.core.limits.rates import (
+    LimitClosing,
+    Rate,
+    RateWant,
+    Reservation,
+    counted,
+    counts_of,
+    nanoseconds,
+)
+from durable.core.records import ReservationDropped, RunRecord
 from durable.store import Store
 from tests.store.making import NOW, at, commit, park, started, the
 
@@ -221,3 +229,13 @@ def test_what_is_refused(store: Store) -> None:
         reserve(store, one, want=RateWant("rare", "k", 1_000, Rate.of("1/week")))
     with pytest.raises(LeaseLost):
         store.reserve(one.id, one.fence + 1, "a", API, NOW)
+
+
+def test_what_a_step_reserved_that_waits_no_more_is_given_to_the_next(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    assert reserve(store, one).begins
+    assert reserve(store, two, location="a").at == at(1)
+    assert reserve(store, two, location="lost").at == at(2)
+    commit(store, two, changes={ReservationDropped: [ReservationDropped("lost")]})
+    assert reserve(store, three).at == at(2)
+    assert reserve(store, two, 1, location="a").begins, "the other one is kept"

@@ -64,6 +64,7 @@ from durable.core.records import (
     QuestionClosed,
     QuestionRecord,
     QuestionsSought,
+    ReservationDropped,
     RunChange,
     RunRecord,
     RunState,
@@ -739,6 +740,8 @@ class MemoryStore(Store):
             self._saved[run.id, saved.location] = saved
         for forgotten in batch.of(SavesForgotten):
             self._saved.pop((run.id, forgotten.location), None)
+        for dropped_at in batch.of(ReservationDropped):
+            self._rates.drop(run.id, dropped_at.location)
         for opened in batch.of(LinkOpened):
             self._open_link(run.id, opened, batch.now)
         for closed in batch.of(LinkClosed):

@@ -5,7 +5,7 @@ On PostgreSQL `routines/rates.sql` gives attempts their moments; what operators 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -107,9 +107,13 @@ class DatabaseRates:
         return run.queue if after.wake_at != run.wake_at and moment <= at else None
 
 
-def forget(alias: str, run_id: str) -> None:
-    """Delete the reservations of an ended run. The next attempt reuses those at the end of the line."""
-    Reservation.objects.using(alias).filter(run_id=run_id).delete()
+def forget(alias: str, run_id: str, locations: Collection[str] | None = None) -> None:
+    """Delete the reservations of an ended run, or of its steps at these locations, which wait no more.
+
+    The next attempt reuses those at the end of the line.
+    """
+    mine = Reservation.objects.using(alias).filter(run_id=run_id)
+    (mine if locations is None else mine.filter(location__in=locations)).delete()
 
 
 def _columns(rate: Rate) -> dict[str, Any]:

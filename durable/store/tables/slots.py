@@ -14,11 +14,11 @@ from django.db import transaction
 from django.db.models import Exists, Max, Min, OuterRef, Q, QuerySet, Value
 
 from durable.core.limits.slot_records import SlotKind, SlotRow, SlotWant
-from durable.core.records import ENDED, HoldKind, RunRecord, RunState
+from durable.core.records import ENDED, HoldKind, ReservationDropped, RunRecord, RunState
 from durable.models import Hold, Limit, Run, Slot, SlotNote
 from durable.store.rules import lines, row_rules
 from durable.store.rules.lines import Place
-from durable.store.tables import DatabaseTables
+from durable.store.tables import DatabaseTables, rates
 
 
 class DatabaseSlots:
@@ -254,6 +254,9 @@ class DatabaseLimits(DatabaseTables):
                 Run.objects.using(self.alias).filter(id=run_id).update(wake_at=now)
                 given_up.append(replace(run, wake_at=now))
         return given_up
+
+    def _drop_reservations(self, run_id: str, dropped: Sequence[ReservationDropped], _now: datetime) -> None:
+        rates.forget(self.alias, run_id, [each.location for each in dropped])
 
     def set_limit(self, name: str, override: int | None) -> int | None:
         with self._writing():
