@@ -592,6 +592,15 @@ class Store(RateStore, ChildStore, Protocol):
         whose rows another transaction has locked are left for the next call.
         """
 
+    def forget_limit_keys(self, before: datetime, most: int) -> int:
+        """Delete rows of keys that nobody uses, at most so many of slots and of rates; return the larger number.
+
+        A key of slots is used while a run holds one, or waits for one, of it or together with one of it. A key of a
+        rate is used while an attempt waits for it, and has to be kept while its units or its closing are not over; its
+        row goes if that ended, and a start was last refused, before `before`. Rows that another transaction has locked
+        are left for the next call.
+        """
+
     def set_limit(self, name: str, override: int | None) -> int | None:
         """Override a limit's number of slots, or with None return to that of its code.
 

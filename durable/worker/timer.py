@@ -67,6 +67,9 @@ PRUNE_EVERY: Final = 60.0
 # of ended runs, turns. And how many held runs are resumed at a time.
 CONTINUE_FOR: Final = 2.0
 RELEASE_AT_ONCE: Final = 100
+# The time for which a key of a rate is kept that nobody uses, and how many keys a transaction deletes: it locks them.
+KEYS_KEPT: Final = timedelta(days=1)
+KEYS_AT_ONCE: Final = 500
 MOST_MET: Final = 1_000  # remembered names of queues that no workflow names
 # Seconds between two audit rows about pruning, so that the log grows by at most one row an hour.
 LOG_EVERY: Final = 3_600.0
@@ -321,17 +324,27 @@ class Sweep(Periodic):
                 return
 
     def _clear_up(self, now: datetime) -> None:
-        """Now and then, delete the rows of workers that have been dead for long, and give up forgotten slots."""
+        """Now and then, delete the rows of workers that have been dead for long and of keys of limits that nobody uses,
+        and give up forgotten slots.
+        """
         if time.monotonic() < self._next_search:
             return
         self._next_search = time.monotonic() + PRUNE_EVERY
         presence.forget_dead(now)
         channel.end_stuck_listeners()
         forget_old(PRUNE_FOR)
+        self._forget_keys(now)
         for run in self.store.give_up_idle_slots(now, RELEASE_AT_ONCE):
             text = "run %s slept with slots that are for its passes alone: they are given up, and the run is woken"
             logger.warning(text, run.id, extra={"run_id": run.id, "workflow": run.workflow})
             notify.notify(run.queue)
+
+    def _forget_keys(self, now: datetime) -> None:
+        """For a short time, delete keys of limits that nobody uses."""
+        until = time.monotonic() + _a_while()
+        while not self._stopping and time.monotonic() < until:
+            if self.store.forget_limit_keys(now - KEYS_KEPT, KEYS_AT_ONCE) < KEYS_AT_ONCE:
+                return
 
     def _prune(self, now: datetime) -> None:
         """For a short time, continue the round of pruning, or begin one if it is due."""

@@ -184,6 +184,16 @@ def test_two_verbs(race: Race, others: tuple[Verb, Verb]) -> None:
     check_rows(store, "a", "b")
 
 
+@pytest.mark.postgres
+def test_an_attempt_begins_while_unused_keys_are_forgotten(race: Race) -> None:
+    store = race.store
+    one, two, three = (started(store, each) for each in "abc")
+    assert store.reserve(one.id, one.fence, "s", API, NOW).begins
+    race.run(lambda: store.reserve(two.id, two.fence, "s", API, HOUR), lambda: store.forget_limit_keys(HOUR, 10))
+    given = store.reserve(three.id, three.fence, "s", API, HOUR)
+    assert given.at == (HOUR + timedelta(seconds=1) if race.a_commits else HOUR)
+
+
 def test_a_pass_that_parks_after_its_moment_was_moved_is_due_at_once(store: Store) -> None:
     """An operator opens the limit between the reservation and the park, so that the pass was told the old moment."""
     store.declare_rate("api", SECOND)

@@ -13,6 +13,7 @@ from durable.core.limits.rates import (
     LimitClosing,
     Rate,
     RateWant,
+    RefusedStart,
     Reservation,
     counted,
     counts_of,
@@ -229,6 +230,51 @@ def test_what_is_refused(store: Store) -> None:
         reserve(store, one, want=RateWant("rare", "k", 1_000, Rate.of("1/week")))
     with pytest.raises(LeaseLost):
         store.reserve(one.id, one.fence + 1, "a", API, NOW)
+
+
+def idle(store: Store, now: float, want: RateWant = API) -> bool:
+    """Whether the key of `want` is forgotten when nobody has used it since before `now`."""
+    store.forget_limit_keys(at(now), 100)
+    return not store.rate_keys(want.limit, [want.key], at(now))
+
+
+def test_a_key_is_forgotten_once_its_units_are_over(store: Store) -> None:
+    one, two = runs(store, "ab")
+    five = RateWant("api", "", 5, Rate.of("1/s", 5))
+    assert reserve(store, one, want=five).begins
+    assert not idle(store, 4)
+    assert idle(store, 6)
+    assert reserve(store, two, 6, want=five).begins
+
+
+def test_a_key_for_which_an_attempt_waits_is_kept(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    assert reserve(store, one).begins
+    assert not reserve(store, two).begins
+    assert not idle(store, 100)
+    assert reserve(store, three).at == at(2), "its place is behind the one that waits"
+    commit(store, three, run=transitions.completed(three, now=at(1), output="1"))
+    commit(store, two, run=transitions.completed(two, now=at(1), output="1"))
+    assert idle(store, 100)
+
+
+def test_a_key_that_is_closed_or_has_just_refused_a_start_is_kept(store: Store) -> None:
+    [one] = runs(store, "a")
+    assert reserve(store, one).begins
+    store.close_rate("api", "", LimitClosing(until=at(50)))
+    assert not idle(store, 49)
+    assert store.rate_keys("api", [""], at(49))[0].closing is not None
+    store.note_refused("api", "", RefusedStart(at=at(80), workflow="w", run_id="r"))
+    assert not idle(store, 79)
+    assert idle(store, 81)
+
+
+def test_no_more_keys_are_forgotten_than_asked_for(store: Store) -> None:
+    [one] = runs(store, "a")
+    keys = [RateWant("api", str(number), 1, SECOND) for number in range(5)]
+    for want in keys:
+        assert reserve(store, one, want=want, location=want.key).begins
+    assert [store.forget_limit_keys(at(10), 2) for _ in range(4)] == [2, 2, 1, 0]
 
 
 def test_what_a_step_reserved_that_waits_no_more_is_given_to_the_next(store: Store) -> None:

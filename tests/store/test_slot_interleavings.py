@@ -87,6 +87,33 @@ def test_two_runs_take_the_last_slot(race: Race) -> None:
     assert len(check(store, "a", "b")) == any(race.commits)
 
 
+def test_a_run_takes_a_slot_or_a_place_while_unused_keys_are_forgotten(race: Race) -> None:
+    store = race.store
+    one, two = holder(store), started(store, "b")
+    give_up(store, one)()
+    race.run(acquire(store, two), lambda: store.forget_limit_keys(NOW, 10))
+    three = started(store, "c")
+    assert acquire(store, three)().is_granted != race.a_commits
+    if race.a_commits:
+        park(store, three, batch={"slots": SlotChange(awaited=["s"])})
+        give_up(store, two)()
+    assert check(store, "a", "b", "c") == ["c"]
+
+
+def test_a_run_waits_for_two_limits_while_unused_keys_are_forgotten(race: Race) -> None:
+    store = race.store
+    one, two, three = holder(store), started(store, "b"), started(store, "c")
+    assert store.acquire(three.id, three.fence, "s", [Y], NOW).is_granted
+    give_up(store, three)()
+    waits = partial(store.acquire, two.id, two.fence, "", [X, Y], NOW)
+    race.run(waits, lambda: store.forget_limit_keys(NOW, 10))
+    if not race.a_commits:
+        waits()
+    park(store, two, batch={"slots": SlotChange(awaited=[""])})
+    give_up(store, one)()
+    assert check(store, "a", "b", "c") == ["b"]
+
+
 @pytest.mark.parametrize("how", [give_up, end])
 def test_a_slot_is_given_up_while_another_run_asks_for_it(race: Race, how: Callable[..., Callable[[], Any]]) -> None:
     store = race.store

@@ -15,8 +15,9 @@ from durable.core.control_flow import LeaseLost
 from durable.core.errors import UnknownLimitError
 from durable.core.limits.slot_records import Admission, SlotChange, SlotKind, SlotWant
 from durable.core.records import Hold, HoldKind, RunChange, RunRecord, RunState
-from durable.models import Run
+from durable.models import LimitKey, Run
 from durable.store import Store, sessions
+from durable.store.database import DatabaseStore
 from durable.store.postgres import PostgresStore, sql_functions
 from tests.store.children import a_child
 from tests.store.conftest import POSTGRES
@@ -197,6 +198,34 @@ def test_a_run_that_keeps_one_of_two_slots_waits_for_the_other_one_alone(store: 
         ("a", "y", True),
     ]
     assert the(store, "a").wake_at == NOW
+
+
+def test_keys_that_no_run_holds_or_awaits_are_forgotten(store: Store) -> None:
+    one, two = runs(store, "ab")
+    take(store, one, X)
+    wait(store, two, X)
+    take(store, one, Y, location="b")
+    store.forget_limit_keys(at(0), 10)
+    give_up(store, one, "b")
+    store.forget_limit_keys(at(0), 10)
+    give_up(store, one)
+    assert holders(store, "a", "b") == ["b"]
+    finished(store, the(store, "b"))
+    store.forget_limit_keys(at(0), 10)
+    assert not isinstance(store, DatabaseStore) or not LimitKey.objects.using(store.alias).exists()
+    [three] = runs(store, "c")
+    assert take(store, three, X).is_granted
+
+
+def test_a_line_whose_runs_want_a_key_that_nobody_holds_goes_on(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    take(store, one, X)
+    wait(store, two, X, Y, location="")
+    wait(store, three, X)
+    store.forget_limit_keys(at(0), 10)
+    give_up(store, one)
+    store.sweep_slots(at(0), 10)
+    assert [(each.run_id, each.limit) for each in store.slots(["b", "c"]) if each.is_held] == [("b", "x"), ("b", "y")]
 
 
 @pytest.mark.parametrize("kind", list(SlotKind))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from durable.core.limits.rates import Rate
+from durable.core.limits.rates import Rate, nanoseconds
 from durable.core.limits.slot_records import SlotKind, SlotRow, SlotWant
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.store.memory.tables import MemoryHolds, MemoryTable
@@ -258,6 +258,13 @@ class MemoryRates(MemoryTable):
         self.runs[run.id] = after = after_move(run, ticket.at, moment)
         return run.queue if after.wake_at != run.wake_at and moment <= at else None
 
+    def forget_keys(self, before: datetime, most: int) -> int:
+        """Delete unused keys (`Store.forget_limit_keys`); return how many."""
+        found = [at for at, row in self._keys.items() if self.last(*at) is None and _is_over(row, before)][:most]
+        for at in found:
+            del self._keys[at]
+        return len(found)
+
     def forget(self, run_id: str) -> None:
         """Delete the reservations of a run that has ended."""
         for at in [each for each in self._tickets if each[0] == run_id]:
@@ -265,6 +272,12 @@ class MemoryRates(MemoryTable):
 
     def _of_key(self, limit: str, key: str) -> list[Ticket]:
         return [each for each in self._tickets.values() if (each.limit, each.key) == (limit, key)]
+
+
+def _is_over(key: RateKey, before: datetime) -> bool:
+    is_open = key.closing is None or key.closing.until < before
+    is_calm = key.last_refused is None or key.last_refused.at < before
+    return is_open and is_calm and key.cell.begun < nanoseconds(before)
 
 
 def _copied(key: RateKey) -> RateKey:

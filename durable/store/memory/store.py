@@ -909,6 +909,9 @@ class MemoryStore(Store):
             self._runs[run_id] = replace(self._runs[run_id], wake_at=now)
         return [row_rules.copied(self._runs[run_id]) for run_id in asleep[:most]]
 
+    def forget_limit_keys(self, before: datetime, most: int) -> int:
+        return self._rates.forget_keys(before, most)
+
     def set_limit(self, name: str, override: int | None) -> int | None:
         return self._slots.set_limit(name, override)
 

@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import Exists, OuterRef, Q, Subquery
 
-from durable.core.limits.rates import Cell, LimitClosing, Rate
+from durable.core.limits.rates import Cell, LimitClosing, Rate, nanoseconds
 from durable.core.records import RunRecord
 from durable.models import RateKey as RateKeyModel
 from durable.models import RateLimit, Reservation, Run, SlotNote
@@ -114,6 +114,20 @@ def forget(alias: str, run_id: str, locations: Collection[str] | None = None) ->
     """
     mine = Reservation.objects.using(alias).filter(run_id=run_id)
     (mine if locations is None else mine.filter(location__in=locations)).delete()
+
+
+def forget_keys(alias: str, before: datetime, most: int) -> int:
+    """Delete unused keys (`Store.forget_limit_keys`), and return how many were found.
+
+    `reserved` and `put_off` do not matter: without a reservation, the next attempt reuses what is behind `begun`.
+    """
+    awaited = Reservation.objects.using(alias).filter(limit=OuterRef("limit"), key=OuterRef("key"))
+    is_over = Q(closed_until=None) | Q(closed_until__lt=before), Q(refused_at=None) | Q(refused_at__lt=before)
+    unused = RateKeyModel.objects.using(alias).filter(~Exists(awaited), *is_over, begun__lt=nanoseconds(before))
+    found = list(unused.select_for_update(skip_locked=True).order_by("id").values_list("id", flat=True)[:most])
+    if found:  # an attempt may have waited before the lock: a second statement sees it
+        unused.filter(id__in=found).delete()
+    return len(found)
 
 
 def _columns(rate: Rate) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, Max, Min, OuterRef, Q, QuerySet, Value
+from django.db.models import Exists, Max, Min, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models.functions import Cast
 
 from durable.core.limits.slot_records import SlotKind, SlotRow, SlotWant
 from durable.core.records import ENDED, HoldKind, ReservationDropped, RunRecord, RunState
-from durable.models import Hold, Limit, Run, Slot, SlotNote
+from durable.models import Hold, Limit, LimitKey, Run, Slot, SlotNote
 from durable.store.rules import lines, row_rules
 from durable.store.rules.lines import Place
 from durable.store.tables import DatabaseTables, rates
@@ -239,6 +240,25 @@ def _note_lines(alias: str, name: str) -> None:
     _note(alias, [(name, key) for key in waiting.values_list("key", flat=True).distinct()])
 
 
+def _forget_keys(alias: str, most: int) -> int:
+    """Delete the keys of which no run holds or awaits a slot (`Store.forget_limit_keys`), and return how many were
+    found.
+
+    The rows are locked first, and looked at again: whoever takes a slot or a place in a line locks the rows of all keys
+    that it wants. So a line never has a key without a row: handing on would wait for that for ever.
+    """
+    slots = Slot.objects.using(alias)
+    unused = LimitKey.objects.using(alias).filter(~Exists(slots.filter(limit=OuterRef("limit"), key=OuterRef("key"))))
+    locked = unused.select_for_update(skip_locked=True).order_by("id")
+    found = list(locked.values_list("id", "limit", "key")[:most])
+    if found:
+        several = slots.filter(is_held=False, location="").annotate(text=Cast("wants", TextField()))
+        waiting: Any = several.filter(text__contains="],").values_list("wants", flat=True)
+        wanted = {(limit, key) for wants in waiting.iterator() for limit, key, *_ in wants}
+        unused.filter(id__in=[pk for pk, *at in found if tuple(at) not in wanted]).delete()
+    return len(found)
+
+
 class DatabaseLimits(DatabaseTables):
     """The part of a `Store` for the slots of limits that is the same on both databases."""
 
@@ -254,6 +274,12 @@ class DatabaseLimits(DatabaseTables):
                 Run.objects.using(self.alias).filter(id=run_id).update(wake_at=now)
                 given_up.append(replace(run, wake_at=now))
         return given_up
+
+    def forget_limit_keys(self, before: datetime, most: int) -> int:
+        with self._writing():
+            number = rates.forget_keys(self.alias, before, most)
+        with self._writing():
+            return max(number, _forget_keys(self.alias, most))
 
     def _drop_reservations(self, run_id: str, dropped: Sequence[ReservationDropped], _now: datetime) -> None:
         rates.forget(self.alias, run_id, [each.location for each in dropped])
