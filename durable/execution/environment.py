@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from durable import signals
@@ -168,7 +168,7 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
         logger.error("run %s of %s: this code does not fit its history: %s", run, workflow, error, extra=extra)
     elif event.name == "run_mistaken":
         text = "run %s of %s: a mistake in the code, tried again at %s: %s"
-        logger.error(text, run, workflow, f"{details['retry_at']:%H:%M:%S}", error, extra=extra)
+        logger.error(text, run, workflow, _moment(details["retry_at"]), error, extra=extra)
     elif event.name == "step_unknown":
         text = "run %s: nobody knows whether step %s%s was done: %s; its verify is asked"
         attempt = f", attempt {details['attempt']}," if details["attempt"] else ""  # of a run in doubt none is recorded
@@ -184,9 +184,14 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
         logger.error(text, run, workflow, where, attempt, known, error, extra=extra)
     else:
         what = "step" if event.name == "step_failed" else "rollback handler of"
-        then = f"tried again at {details['retry_at']:%H:%M:%S}" if details["will_retry"] else "not tried again"
+        then = f"tried again at {_moment(details['retry_at'])}" if details["will_retry"] else "not tried again"
         text = "run %s: %s %s failed, attempt %d: %s; %s"
         logger.log(_level(details), text, run, what, where, details["attempt"], error, then, extra=extra)
+
+
+def _moment(moment: datetime) -> str:
+    """Return a moment with its day: the next attempt may be days away."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _level(details: Mapping[str, Any]) -> int:

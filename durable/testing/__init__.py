@@ -34,6 +34,7 @@ from durable.core.outcomes import HeldStep
 from durable.core.records import ENDED, ActionRecord, EntryRecord, EntryStatus, RunRecord, RunState
 from durable.core.results import Verdict
 from durable.core.scope import Scope
+from durable.core.summary import Summary, SummaryKind
 from durable.core.time_limits import History
 from durable.definitions import Workflow
 from durable.drivers import loop_threads
@@ -65,6 +66,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _LEASE = timedelta(seconds=30)
 _MAX_PASSES = 10_000
+#: How often `finish` tries an end that the workflow's `on_end` refuses: what makes it fail is rarely gone by then.
+_MAX_REFUSED_ENDS = 20
 #: The states after a pass in which the run can be replayed with the same code.
 _REPLAYED = (RunState.COMPLETED, RunState.SLEEPING)
 
@@ -326,15 +329,20 @@ class Harness:
     def finish(self, run_id: str | Handle) -> Pass:
         """Advance to each deadline until the run has ended, and return its state.
 
-        Raises RuntimeError if the run waits for a message or to be resumed, because no deadline ends that.
+        Raises RuntimeError if the run waits for a message or to be resumed, because no deadline ends that, and if its
+        `on_end` goes on refusing the end.
         """
         require_no_loop("finish")
         name = _id(run_id)
+        refused = 0
         for _ in range(_MAX_PASSES):
             self._settle()
             run = operations.record(name)
             if run.state in ENDED:
                 return self.peek(name)
+            refused = refused + 1 if Summary.load(run.summary).kind is SummaryKind.END_REFUSED else 0
+            if refused == _MAX_REFUSED_ENDS:
+                raise RuntimeError(f'run "{name}" has not ended at {refused} deadlines in a row: {run.summary}')
             deadline = self._store.next_deadline(self._store.queues(), self._now)
             names = self._runtime.schedules
             if deadline is not None and names and (tick := next_due(names)) is not None:
@@ -345,7 +353,10 @@ class Harness:
                     "what it waits for, or resume it, before finish()"
                 )
             self._now = max(self._now, deadline)
-        raise RuntimeError(f'run "{name}" has not ended after {_MAX_PASSES} deadlines')
+        raise RuntimeError(
+            f'run "{name}" has not ended after {_MAX_PASSES} deadlines: {operations.record(name).summary}; if it goes on '
+            "for ever, use advance() and settle() instead of finish()"
+        )
 
     def _pass(self, claimed: RunRecord) -> None:
         self._declare_ends()
@@ -563,9 +574,9 @@ class Harness:
         assert by itself).
         `drive(harness, handle)` sends what the workflow waits for; it is called again after a crash, so let it move the
         clock by `advance_to`. By default the run is finished by its deadlines. `check` and `drive` may be coroutine
-        functions. Each run has a harness of its own. Inside a test's transaction, or with `store="database"`, its rows
-        are rolled back after it. Log records of the runs that crash are neither printed nor captured, unless the
-        harness has `quiet=False`.
+        functions. Each run has a harness of its own, and the id of `workflow.using(id=...)`, if that was given. Inside
+        a test's transaction, or with `store="database"`, its rows are rolled back after it. Log records of the runs
+        that crash are neither printed nor captured, unless the harness has `quiet=False`.
         """
         require_no_loop("crash_everywhere")
         drive, check = _plain(drive or _finish), None if check is None else _plain(check)
@@ -594,7 +605,8 @@ class Harness:
         trial = self._another(strict=self._strict)
         is_repetition = crash is not None
         with self._rolled_back(), trial, muted(wholly=True) if self._quiet and is_repetition else nullcontext():
-            handle = trial.start(workflow, *args, id="crash-everywhere", **kwargs)
+            run_id = (workflow._start_options.id if isinstance(workflow, Workflow) else None) or "crash-everywhere"
+            handle = trial.start(workflow, *args, id=run_id, **kwargs)
             has_moved_twice = False
             if crash is None:
                 drive(trial, handle)

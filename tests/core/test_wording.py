@@ -6,6 +6,7 @@ import copy
 import logging
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -190,6 +191,15 @@ def test_a_failure_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     texts = [record.getMessage() for record in caplog.records]
     assert any("step charge failed, attempt 1: ZeroDivisionError" in text for text in texts)
     assert any("run order-1 of harness.ship failed: StepExhaustedError" in text for text in texts)
+
+
+def test_the_log_says_on_which_day_a_step_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    def bill(ctx: Context) -> None:
+        ctx.step("charge", lambda: 1 / 0, retry_backoff_base="1 day", retry_backoff_max="5 days")
+
+    with Harness(now=datetime(2026, 1, 30, 12, tzinfo=UTC)) as h, caplog.at_level(logging.WARNING, logger="durable"):
+        h.run(h.start(bill))
+    assert "tried again at 2026-02-01 12:00:00 UTC" in caplog.text
 
 
 # -- the tree of errors: its middle classes can be caught, and the tree in the module's docstring is the real one

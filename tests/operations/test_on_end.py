@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -355,6 +356,25 @@ def test_an_end_that_is_refused_for_long_is_tried_less_often(h: Harness) -> None
     fails.clear()
     h.finish(run)
     assert len(rows()) == 1
+
+
+def test_finish_gives_up_an_end_that_stays_refused(h: Harness) -> None:
+    def never(run: RunInfo) -> None:
+        fails.append(never)
+        raise ValueError("never")
+
+    fails.append(never)
+    begun = h.now
+    run = _made(one).using(id="a").start()
+    with pytest.raises(RuntimeError, match=r'run "a" has not ended .* its on_end, tests\..*\.note, failed.* never'):
+        h.finish(run)
+    assert h.now - begun < timedelta(hours=1)
+
+
+def test_crashes_with_the_id_that_the_function_reads(h: Harness) -> None:
+    flow = _made(one).using(id="order-7")
+    assert h.crash_everywhere(flow) > 0
+    assert {run.id for run in ended} == {"order-7"}
 
 
 def test_an_error_refuses_the_verb(h: Harness) -> None:
