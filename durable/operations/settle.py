@@ -188,7 +188,8 @@ def _held_at(run: RunRecord, location: str, history: Iterable[EntryRecord], now:
     known = {each.location: each for each in history}
     entry = known.get(location)
     if entry is None:
-        raise EntryNotFoundError(run.id, location, nearest(location, list(known)))
+        held = [each.location for each in known.values() if each.status == EntryStatus.HELD]
+        raise EntryNotFoundError(run.id, location, nearest(location, list(known)) or held[:3])
     problem = ""
     if entry.status != EntryStatus.HELD:
         problem = gettext_noop('cannot settle step "{place}" of run "{run}": it is not held, it is {status}')

@@ -329,6 +329,11 @@ class TestAPerson:
             run.settle(location, fail=True)
         assert [each.location for each in h.held(run)] == ["charge"]
 
+    def test_a_name_that_is_no_location_is_answered_with_what_is_held(self, h: Harness, bank: Bank) -> None:
+        run = self.held(h, bank)
+        with pytest.raises(EntryNotFoundError, match=r'recorded nothing at "the payment of March"; is it charge\?'):
+            run.settle("the payment of March", fail=True)
+
     def test_what_is_not_held_is_not_settled(self, h: Harness, bank: Bank) -> None:
         run = self.held(h, bank)
         with pytest.raises(EntryNotFoundError, match="is it charge"):
