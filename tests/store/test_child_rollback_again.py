@@ -130,6 +130,27 @@ def test_a_child_that_was_recovered_by_itself_is_undone_before_a_recovery_of_its
     assert (balance(), balance("parent")) == (1, 1)
 
 
+@pytest.mark.parametrize("parent", paying_before, ids=["sync", "async"])
+def test_a_replay_leaves_what_its_children_have_done_in_spite_of_a_recovery_before_and_behind_it(
+    h: Harness, parent: Any
+) -> None:
+    FAIL.add("end")
+    run = h.start(parent.using(id="p"), 0)
+    assert h.finish(run).state == "failed"
+    FAIL.clear()
+    run.recover()
+    assert h.finish(run).state == "completed"
+    assert balance() == 1
+    FAIL.add("end")
+    run.replay("a", in_place=True)
+    assert h.finish(run).state == "failed"
+    assert (get_run("p:a~1").state, get_run("p:a~2").state, balance()) == ("completed", "cancelled", 1)
+    FAIL.clear()
+    run.recover()
+    assert h.finish(run).state == "completed"
+    assert (get_run("p:a~1").state, get_run("p:a~3").state, balance()) == ("completed", "completed", 2)
+
+
 def test_a_child_of_a_branch_that_has_lost_is_undone(h: Harness) -> None:
     @workflow(name="undone_again.races")
     def races(ctx: Context) -> Any:

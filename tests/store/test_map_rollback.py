@@ -422,6 +422,31 @@ def test_children_that_were_recovered_by_themselves_are_undone_before_the_map_st
 
 
 @each_brief
+def test_a_replay_leaves_what_the_children_have_done_in_spite_of_a_recovery_before_and_behind_it(
+    engine: str, parent: Any
+) -> None:
+    FAIL.add("end")
+    run = parent.using(id="p").start(2, None, "finish")
+    settle()
+    FAIL.clear()
+    run.recover()
+    settle()
+    assert run.state == "completed"
+    FAIL.add("end")
+    run.replay("bills", in_place=True)
+    settle()
+    assert run.state == "failed"
+    FAIL.clear()
+    run.recover()
+    settle()
+    assert run.state == "completed"
+    made = (None, "~1", "~2", "~3")
+    states = [get_run(f"p:bills{each or ''}:0").state for each in made]
+    assert states == ["cancelled", "completed", "cancelled", "completed"]
+    assert DONE.count("charge 1") - DONE.count("undo charge 1") == 2
+
+
+@each_brief
 def test_stopped_compensations_of_children_are_recovered_with_their_parent(engine: str, parent: Any) -> None:
     FAIL.update({"end", "undo charge 0", "undo charge 2"})
     run = parent.using(id="p").start(3, None, "stop")

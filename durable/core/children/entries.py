@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from durable.core.names.renames import is_same
+from durable.core.names.renames import canonical, is_same
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, RunRecord, WhenParentEnds
 
 #: The action of a child's entry: it starts the child and waits for it, only starts it, or only waits.
@@ -69,8 +69,16 @@ def taken_back(deleted: Iterable[EntryRecord]) -> list[str]:
 
 
 def is_taken_back(run: RunRecord, location: str) -> bool:
-    """Return True if a recovery of the run has taken back what it started here. A replay does not count."""
-    return any(is_same(run.workflow, each, location) for each in run.generations)
+    """Return True if a recovery of the run has taken back what it started here last. A replay does not count."""
+    noted = run.generations
+    return location in noted or any(is_same(run.workflow, each, location) for each in noted)
+
+
+def left_by_replay(run: RunRecord, deleted: Iterable[EntryRecord]) -> dict[str, int]:
+    """Return the generations of the run after a replay that deletes these entries, and undoes no child."""
+    begun = {canonical(run.workflow, each.location) for each in deleted if started_number(each)}
+    noted = run.generations.items()
+    return {each: number for each, number in noted if canonical(run.workflow, each) not in begun}
 
 
 def divided(dropped: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -178,6 +178,7 @@ def _check_is_own(scope: Scope, entry: EntryRecord) -> Operation:
 def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
     """Choose the first free id for the group and note it in the entry, without a commit."""
     run = scope.journal.run
+    before: GroupRecord | None = None  # the group of this operation that was made last, and taken back
     for base in ids_at(run, entry.location):
         if len(base) > _LONGEST:
             continue
@@ -186,14 +187,16 @@ def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
             group_id = f"{base}~{generation}" if generation else base
             found: GroupRecord | None = yield PeekGroup(group_id)
             if found is None:
+                if before is not None and "rollback" in entry.data and is_taken_back(run, entry.location):
+                    yield from undo_group_before_anew(
+                        scope.journal, entry.location, before, scope.guard.check_may_go_on
+                    )
                 data = {**entry.data, "group": group_id, "generation": generation, "created": 0}
                 scope.journal.update(entry, data=data)
                 return
             if found.spec.parent_id != run.id or not is_same(run.workflow, found.spec.location, entry.location):
                 break  # the id is taken by another run's group, or by that of another place
-            generation += 1  # this operation made that group before it was taken back
-            if "rollback" in entry.data and is_taken_back(run, entry.location):
-                yield from undo_group_before_anew(scope.journal, entry.location, found, scope.guard.check_may_go_on)
+            generation, before = generation + 1, found
     raise AssertionError("a hashed id is free")
 
 

@@ -247,6 +247,7 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
     run = scope.journal.run
     if ANEW in entry.data:
         yield from undo_before_anew(scope.journal, entry.location, entry.data["child"])
+    before: str | None = None  # the child of this operation that was started last, and taken back
     chosen = [request.run_id] if request.run_id is not None else list(ids_at(run, entry.location))
     for base in chosen:
         generation = 0
@@ -254,6 +255,8 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
             child_id = _of_generation(base, generation)
             found, child = yield PeekChild(child_id, with_origin=True)
             if found is None:
+                if before is not None and request.rollback and is_taken_back(run, entry.location):
+                    yield from undo_before_anew(scope.journal, entry.location, before)
                 if request.key is not None:
                     refusal = yield from freed(run, entry.location, request.workflow, request.key, child_id)
                     if refusal is not None:
@@ -271,9 +274,7 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
             taken_by = found.workflow
             if child is None or child.parent_id != run.id or not is_same(run.workflow, child.location, entry.location):
                 break  # the id is taken by another run
-            generation += 1  # this operation started that run before it was taken back
-            if request.rollback and is_taken_back(run, entry.location):
-                yield from undo_before_anew(scope.journal, entry.location, child_id)
+            generation, before = generation + 1, child_id
     _refuse(scope, entry, child_id, f'as a run of "{taken_by}", and is not this child')
 
 

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from durable.core import transitions
+from durable.core.children.entries import left_by_replay
 from durable.core.errors import EntryNotFoundError
 from durable.core.location import check_location, escape, is_within, parent
 from durable.core.outcomes import held_anew
@@ -244,7 +245,7 @@ class Replay:
         """Raise the generations of the steps that run again, pruned iterations included, so that they get new
         idempotency keys.
         """
-        generations = dict(self.run.generations)
+        generations = left_by_replay(self.run, self.history.deleted.values())
         kinds = (EntryKind.STEP, EntryKind.LOOP, *FORKS)
         tops = [each for each in self._tops() if self.history.deleted[each].kind in kinds]
         for location in tops if self.history.kept else [""]:
