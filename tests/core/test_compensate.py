@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from durable import Break, Continue, CriticalError
-from durable.errors import InvalidTransitionError
+from durable.errors import InvalidTransitionError, StepExhaustedError
 from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.conftest import NOW
@@ -93,6 +93,35 @@ def test_recover_leaves_undone_what_the_code_undid(h: Harness, flavour: Flavour)
     assert h.run(run).output == "done"
     assert calls == ["a", "b", "b"]
     assert len(undoing.undone) == 2
+
+
+def test_recover_does_again_what_the_code_undid_behind_the_failure_that_is_tried_again(
+    h: Harness, flavour: Flavour
+) -> None:
+    calls: list[str] = []
+    left = [ConnectionError("no")]
+
+    def book() -> None:
+        if left:
+            raise left.pop()
+        calls.append("book")
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        await ctx.step("charge", calls.append, "charge", rollback=undoing.undo)
+        try:
+            await ctx.step("book", book, max_retries=0)
+        except StepExhaustedError:
+            await ctx.compensate(REASON)
+            raise
+        return "done"
+
+    run = h.start(flavour(ship))
+    assert h.run(run).state == "failed"
+    run.recover()
+    assert h.run(run).output == "done"
+    assert calls == ["charge", "charge", "book"]
+    assert len(undoing.undone) == 1
 
 
 def test_a_replay_from_before_it_does_again_what_it_undid(h: Harness, flavour: Flavour) -> None:

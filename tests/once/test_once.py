@@ -788,6 +788,36 @@ class TestCompensationByTheCode:
         h.finish(run)
         assert (run.state, OUTSIDE["paid back"], OUTSIDE["paid"]) == ("completed", [((7,), "found")], 1)
 
+    @pytest.mark.parametrize("answer", [Found("found"), NotDone()], ids=str)
+    def test_recover_tries_it_again_where_the_code_has_raised_the_failure_behind_that(
+        self, h: Harness, answer: Any
+    ) -> None:
+        OUTSIDE.update(error=BankError("timeout"), answers=[Unknown(), answer])
+
+        def key() -> str:
+            [step] = [each for each in run.history() if each.location == "pay"]
+            return str(step.data["once"]["key"])
+
+        def code(ctx: Context) -> str:
+            ctx.rollback_checkpoint("here")
+            try:
+                return ctx.step("pay", pay, 7, once=True, verify=find_payment, rollback=pay_back)
+            except StepExhaustedError:
+                ctx.compensate("gave up")
+                raise
+
+        run = h.start(code)
+        h.run(run)
+        run.settle("pay", fail=True)
+        h.finish(run)
+        assert run.state == "failed"
+        before = key()
+        del OUTSIDE["error"]
+        run.recover()
+        h.finish(run)
+        assert (run.state, OUTSIDE["paid"]) == ("completed", 2)
+        assert (key() != before) == isinstance(answer, Found), "a payment that was paid back has another key"
+
     def test_a_death_at_any_commit_changes_nothing(self, h: Harness) -> None:
         def code(ctx: Context) -> str:
             answer = Found("found") if "failed" in OUTSIDE else Unknown()

@@ -56,6 +56,7 @@ def recover(
     again = rewind_compensated(history)
     for location in run.origins:
         history.reset(location)
+    again += rewind_compensated(history)  # the code has compensated behind such a failure: that is deleted now
     generations = dict(run.generations)
     for location in {*again, *taken_back(history.deleted.values())}:
         generations[location] = generations.get(location, 0) + 1
