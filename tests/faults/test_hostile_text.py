@@ -10,6 +10,8 @@ import pytest
 
 from durable import Break, Context, Continue, get_run, workflow
 from durable.core import location
+from durable.core.ids import check_id, check_key, check_limit, check_queue
+from durable.core.messages import check_queue_of_send
 from durable.errors import PayloadError, RunCancelledError, RunNotFoundError
 from durable.models import Run
 from tests.faults.passing import pass_once
@@ -93,6 +95,11 @@ def test_a_member_of_an_enumeration_names_what_its_text_names(codec: str, settin
     assert _made == [-1, 0, 1, 2]
     assert "go" in [each.location for each in handle.history()]
     assert not [each.location for each in handle.history() if "Word" in each.location]
+
+
+@pytest.mark.parametrize("check", [check_id, check_key, check_limit, check_queue, check_queue_of_send, location.escape])
+def test_what_is_checked_is_plain_text(check: Callable[[str], str]) -> None:
+    assert f"{check(Word.GO)}" == "go"
 
 
 def ways_in(text: str) -> dict[str, Callable[[], Any]]:

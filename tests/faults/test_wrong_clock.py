@@ -167,6 +167,12 @@ def test_leases_are_renewed_by_the_databases_clock_as_soon_as_the_own_is_set(own
     assert is_about(until, timezone.now() + timedelta(seconds=conf.LEASE))
 
 
+def test_what_compares_now_and_then_does_so_at_once_where_the_own_is_set(own: type[Own]) -> None:
+    own.ahead = timedelta(hours=1)
+    clocks.look("default")
+    assert is_about(clock.now(), timezone.now())
+
+
 def test_a_worker_whose_clock_is_set_takes_no_run_from_another_one(own: type[Own], redis_connection: Any) -> None:
     handle, due = quick.start(), quick.start()
     lease = timezone.now() + timedelta(seconds=90)

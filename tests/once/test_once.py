@@ -715,6 +715,21 @@ class TestRollback:
         h.finish(run)
         assert (run.state, OUTSIDE["paid back"]) == ("cancelled", [((7,), "paid by hand")])
 
+    def test_an_answer_is_heard_before_the_rollback_has_come_to_the_step(self, h: Harness) -> None:
+        OUTSIDE.update(error=BankError("timeout"))
+
+        def code(ctx: Context) -> str:
+            ctx.rollback_checkpoint("here")
+            return ctx.step("pay", pay, 7, once=True, rollback=pay_back, unknown_timeout="1 hour")
+
+        run = h.start(code)
+        h.run(run)
+        run.cancel(rollback=True)
+        h.advance("2 hours")
+        run.settle("pay", done="paid by hand")
+        h.finish(run)
+        assert (run.state, OUTSIDE["paid back"]) == ("cancelled", [((7,), "paid by hand")])
+
     def test_an_answer_in_a_pause_is_heard(self, h: Harness) -> None:
         run = self.stuck(h, Unknown())
         h.settle()
@@ -755,6 +770,10 @@ class TestCompensationByTheCode:
         h.settle()
         return run
 
+    def step(self, run: Any) -> Any:
+        [found] = [each for each in run.history() if each.location == "pay"]
+        return found
+
     @pytest.mark.parametrize(
         ("answer", "paid_back"), [(Found("found"), [((7,), "found")]), (NotDone("never seen"), None)], ids=str
     )
@@ -765,6 +784,7 @@ class TestCompensationByTheCode:
         h.finish(run)
         assert (run.state, run.output) == ("completed", "timeout; verify says: it is unknown whether it was done")
         assert (OUTSIDE.get("paid back"), OUTSIDE["paid"]) == (paid_back, 1)
+        assert "said_by" in self.step(run).data["failure"]
 
     @pytest.mark.parametrize(
         ("answer", "paid_back"),
@@ -781,22 +801,20 @@ class TestCompensationByTheCode:
         h.finish(run)
         assert (run.state, run.output) == ("completed", "timeout; verify says: it is unknown whether it was done")
         assert (OUTSIDE.get("paid back"), OUTSIDE["paid"], OUTSIDE["asked"]) == (paid_back, 1, 2)
+        assert self.step(run).status == ("completed" if "done" in answer else "exhausted")
 
     def test_recover_asks_again(self, h: Harness) -> None:
         run = self.given_up(h, Unknown(), Found("found"))
         run.recover()
         h.finish(run)
         assert (run.state, OUTSIDE["paid back"], OUTSIDE["paid"]) == ("completed", [((7,), "found")], 1)
+        assert "said_by" in self.step(run).data["failure"]
 
     @pytest.mark.parametrize("answer", [Found("found"), NotDone()], ids=str)
     def test_recover_tries_it_again_where_the_code_has_raised_the_failure_behind_that(
         self, h: Harness, answer: Any
     ) -> None:
         OUTSIDE.update(error=BankError("timeout"), answers=[Unknown(), answer])
-
-        def key() -> str:
-            [step] = [each for each in run.history() if each.location == "pay"]
-            return str(step.data["once"]["key"])
 
         def code(ctx: Context) -> str:
             ctx.rollback_checkpoint("here")
@@ -811,12 +829,13 @@ class TestCompensationByTheCode:
         run.settle("pay", fail=True)
         h.finish(run)
         assert run.state == "failed"
-        before = key()
+        before = self.step(run).data["once"]["key"]
         del OUTSIDE["error"]
         run.recover()
         h.finish(run)
         assert (run.state, OUTSIDE["paid"]) == ("completed", 2)
-        assert (key() != before) == isinstance(answer, Found), "a payment that was paid back has another key"
+        has_new_key = self.step(run).data["once"]["key"] != before
+        assert has_new_key == isinstance(answer, Found), "a payment that was paid back has another key"
 
     def test_a_death_at_any_commit_changes_nothing(self, h: Harness) -> None:
         def code(ctx: Context) -> str:
