@@ -422,6 +422,31 @@ def test_children_that_were_recovered_by_themselves_are_undone_before_the_map_st
 
 
 @each_brief
+def test_the_map_waits_for_a_child_that_was_recovered_by_itself_and_whose_compensation_has_stopped(
+    engine: str, parent: Any
+) -> None:
+    FAIL.update({"check 0", "end"})
+    run = parent.using(id="p").start(2, None, "finish")
+    settle()
+    FAIL.clear()
+    get_run("p:bills:0").recover()
+    settle()
+    assert charges_left() == {"charge 0"}
+    FAIL.add("undo charge 0")
+    run.recover()
+    settle()
+    assert (run.state, run.info().summary.partition(";")[0]) == ("sleeping", 'waiting for child "p:bills:0"')
+    assert charges_left() == {"charge 0"}
+    FAIL.clear()
+    get_run("p:bills:0").recover()
+    run.wake()
+    settle()
+    assert run.state == "completed"
+    for number in range(2):
+        assert DONE.count(f"charge {number}") - DONE.count(f"undo charge {number}") == 1, number
+
+
+@each_brief
 def test_a_replay_leaves_what_the_children_have_done_in_spite_of_a_recovery_before_and_behind_it(
     engine: str, parent: Any
 ) -> None:
