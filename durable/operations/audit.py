@@ -260,12 +260,6 @@ class Actor:
             return self.user.pk
         return None
 
-    @property
-    def key(self) -> str:
-        """The user's key as questions to people have it, "" without a user that has a row."""
-        is_person = isinstance(self.user, Model) and hasattr(self.user, "get_username") and self.user.pk is not None
-        return key_of_user(self.user) if is_person else ""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorScope:
@@ -535,7 +529,7 @@ class Attribution:
             subject_kind=str(kind),
             subject=_known(name),
             number=number,
-            actor_key=actor.key,
+            actor_key=_key_of(actor.user),
         )
 
     def _state(self) -> str:
@@ -551,6 +545,12 @@ class Attribution:
         if self.acting is not None:
             state = self._state()
             log_refused(self.acting, self._row(outcome_of(error), state, state, str(error)))
+
+
+def _key_of(user: Any) -> str:
+    """Return the key of a user as questions to people have it, "" for none, and for one without a row."""
+    is_person = isinstance(user, Model) and hasattr(user, "get_username") and user.pk is not None
+    return key_of_user(user) if is_person else ""
 
 
 def outcome_of(error: Exception) -> ActionOutcome:
