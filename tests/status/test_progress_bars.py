@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.template import Context as TemplateContext
 from django.template import Template
 from django.test import Client, modify_settings
-from django.urls import NoReverseMatch
+from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.translation import override
 
@@ -135,6 +135,14 @@ class TestAddress:
         answer = as_json(client, address_in(html)).json()
         assert (answer["state_in_words"], answer["numbers"]) == ("ruht", "3 von 4")
         assert '<html lang="de"' in client.get(address_in(html)).content.decode()
+
+    def test_an_address_without_a_language_is_shown_in_that_of_the_request(self, client: Client) -> None:
+        run_id = started("")
+        said = [run_id, int((timezone.now() + timedelta(hours=1)).timestamp())]
+        token = signing.dumps(said, salt=progress._SALT, compress=True)
+        url = reverse(progress.URL_NAME, args=[token])
+        answer = client.get(url, headers={"Accept": "application/json", "Accept-Language": "de"})
+        assert answer.json()["state_in_words"] == "ruht"
 
     @modify_settings(MIDDLEWARE={"append": "django.contrib.auth.middleware.LoginRequiredMiddleware"})
     def test_it_needs_no_login_in_a_project_whose_pages_do(self, client: Client) -> None:
