@@ -7,7 +7,8 @@ query of an inbox decides most of it by columns, which follow from the details (
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -22,14 +23,17 @@ CLOSED: Final = "closed"  # nobody has answered in time
 REPLACED: Final = "replaced"  # a replay has asked anew
 ENDED: Final = "ended"  # its run has ended
 
+#: The actions by which a run is begun again as another one; their rows in the audit log name the first one.
+BEGINNING_AGAIN: Final = ("restart", "edit_input", "replay", "give_output")
+
 
 def details_of(record: QuestionRecord) -> dict[str, Any]:
     """Return the details of a question.
 
-    "spec" is what the code says, "starter" the key of who started the run, "" if nobody is recorded or nothing depends
-    on it. "label" names whom it is for, "answers" are those that are there ("text" is codec text), "notes" what people
-    wrote and handed over, "claimed" is whoever has taken it. "mailed" is when mails were sent, "escalated" whether it
-    was.
+    "spec" is what the code says, "starter" the keys of those who started the run, none if nobody is recorded or nothing
+    depends on it; an older row has one key as text. "label" names whom it is for, "answers" are those that are there
+    ("text" is codec text), "notes" what people wrote and handed over, "claimed" is whoever has taken it. "mailed" is
+    when mails were sent, "escalated" whether it was.
     """
     found: dict[str, Any] = json.loads(record.details)
     return found
@@ -52,7 +56,9 @@ def barred_keys(details: Mapping[str, Any]) -> list[str]:
 
     `STARTER` is among them where the code excludes the starter and nobody is recorded as that: nobody may answer then.
     """
-    excluded = [details.get("starter") or STARTER if each == STARTER else each for each in details["spec"]["not_by"]]
+    starter = details.get("starter") or STARTER
+    starters = [starter] if isinstance(starter, str) else starter
+    excluded = [key for each in details["spec"]["not_by"] for key in (starters if each == STARTER else [each])]
     return [*excluded, *(each["key"] for each in details["answers"])]
 
 
@@ -81,33 +87,42 @@ def is_sought(record: QuestionRecord, sought: QuestionsSought) -> bool:
     return sought.permissions is None or record.permission in sought.permissions
 
 
-def starter_of(run_id: str, origin_of: Callable[[str], tuple[str, str | None]]) -> str:
-    """Return the key of the user who started a run, or the run that it comes from; "" if nobody is recorded.
+def starters_of(run_id: str, origin_of: Callable[[str], tuple[str, str | None]]) -> list[str]:
+    """Return the keys of the users who started a run and the runs that it comes from; [] if nobody is recorded.
 
     `origin_of` returns who started a run ("" if nobody is recorded), and the run whose child, restart or replay it is.
+    Whoever has restarted a run has started the new one, and is no stand-in for an unknown starter of the first one.
     """
+    keys: dict[str, None] = {}
     seen: set[str] = set()
-    current: str | None = run_id
-    while current is not None and current not in seen:
-        seen.add(current)
-        found, current = origin_of(current)
-        if found:
-            return found
-    return ""
+    key = ""
+    origin: str | None = run_id
+    while origin is not None and origin not in seen:
+        seen.add(origin)
+        key, origin = origin_of(origin)
+        if key:
+            keys[key] = None
+    return list(keys) if key else []
+
+
+def has_begun(run_id: str, detail: str) -> bool:
+    """Return whether the detail of one of the actions `BEGINNING_AGAIN` says that it has made the run with this id."""
+    named = re.search(rf"as run {re.escape(run_id)}(?:$|[,;])", detail)
+    return named is not None and not detail.endswith("was there already")
 
 
 def asked(
-    before: QuestionRecord | None, run_id: str, change: QuestionAsked, now: datetime, starter: str
+    before: QuestionRecord | None, run_id: str, change: QuestionAsked, now: datetime, starters: Sequence[str]
 ) -> QuestionRecord:
     """Return the row of a question that a commit has asked, or whose code says something else of it now.
 
-    `starter` is the key of who started the run, if the code excludes that person, and that is known.
+    `starters` are the keys of those who started the run, if the code excludes these people, and they are known.
     """
     spec = change.spec
     if before is None:
         details = {
             "spec": spec,
-            "starter": starter,
+            "starter": starters,
             "label": spec["to_label"],
             "answers": [],
             "notes": [],
@@ -131,7 +146,7 @@ def asked(
         record = with_details(record, details)
         return replace(record, next_at=next_due(record))
     details = details_of(before)
-    was, details["spec"], details["starter"] = details["spec"], spec, starter
+    was, details["spec"], details["starter"] = details["spec"], spec, starters
     changes: dict[str, Any] = {"form": spec["form"] or "", "permission": spec["permission"], "about": spec["about"]}
     if spec["to"] != was["to"]:  # a hand-over stays if the code says what it said
         changes["assignee"], details["label"] = spec["to"], spec["to_label"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from durable import AsyncContext, Context, CriticalError
+from durable import AsyncContext, Context, CriticalError, workflow
 from durable.core.people import asked_of, key_of_user
 from durable.errors import (
     EntryNotFoundError,
@@ -291,19 +292,51 @@ def test_the_starter_may_not_answer(h: Harness, people: People) -> None:
     h.answer(run, "approve refund", True, by=bert)
 
 
-@pytest.mark.parametrize("again", ["restart", "replay", "replay in place"])
-def test_who_starts_a_run_again_is_not_its_starter(h: Harness, people: People, again: str) -> None:
-    anna, bert = (User.objects.create_superuser(name) for name in ("anna", "bert"))
+@workflow(name="tests.people.asking.refund")
+def refund(ctx: Context, /, amount: int) -> str:
+    return ctx.ask_person("approve refund", permission=CHANGE, not_by="starter").by
+
+
+AGAIN: dict[str, Callable[[Any], Any]] = {
+    "restart": lambda run: run.restart(),
+    "restart with another input": lambda run: run.restart(changes={"amount": 10_000}),
+    "replay": lambda run: run.replay("approve refund"),
+    "replay in place": lambda run: run.replay("approve refund", in_place=True),
+}
+
+
+@pytest.mark.parametrize("again", AGAIN.values(), ids=AGAIN)
+def test_who_begins_a_run_again_has_started_the_new_one_too(h: Harness, people: People, again: Any) -> None:
+    anna, bert, carl, dora = (User.objects.create_superuser(name) for name in ("anna", "bert", "carl", "dora"))
     with acting_as(Actor("admin", user=anna)):
-        run = begun(h, asking(permission=CHANGE, not_by="starter"))
-    run.cancel()
+        first = begun(h, refund, 10)
+    first.cancel()
+    with acting_as(Actor("admin", user=dora)):
+        first.restart(id=f"{first.id}-again", changes={"amount": 1}).cancel()  # another run
     with acting_as(Actor("admin", user=bert)):
-        run = run.restart() if again == "restart" else run.replay("approve refund", in_place=again != "replay")
+        run = again(first)
     h.settle()
-    with pytest.raises(NotAllowedError, match="four eyes"):
-        h.answer(run, "approve refund", True, by=anna)
-    assert questions_for(anna) == []
-    h.answer(run, "approve refund", True, by=bert)
+    barred, allowed = ([anna], [bert, carl, dora]) if run.id == first.id else ([anna, bert], [carl, dora])
+    for each in barred:
+        with pytest.raises(NotAllowedError, match="four eyes"):
+            h.answer(run, "approve refund", True, by=each)
+        assert questions_for(each) == []
+    for each in allowed:
+        assert len(questions_for(each)) == 1
+    h.answer(run, "approve refund", True, by=allowed[0])
+
+
+def test_a_restart_that_meets_a_run_names_no_starter(h: Harness, people: People) -> None:
+    anna, bert, carl = (User.objects.create_superuser(name) for name in ("anna", "bert", "carl"))
+    with acting_as(Actor("admin", user=anna)):
+        first = begun(h, asking(permission=CHANGE, not_by="starter"))
+    first.cancel()
+    for each in (bert, carl):
+        with acting_as(Actor("admin", user=each)):
+            run = first.restart(id="again")
+    h.settle()
+    assert [len(questions_for(each)) for each in (anna, bert, carl)] == [0, 0, 1]
+    h.answer(run, "approve refund", True, by=carl)
 
 
 @pytest.mark.parametrize("again", ["start", "restart", "replay in place"])

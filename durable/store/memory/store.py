@@ -815,8 +815,8 @@ class MemoryStore(Store):
             for each in self.questions([run_id]):
                 if each.location == asked.location:
                     self._questions[each.question_id] = question_rules.closed(each, question_rules.REPLACED, now)
-        starter = self._starter_of(run_id) if STARTER in asked.spec["not_by"] else ""
-        self._questions[asked.question_id] = question_rules.asked(before, run_id, asked, now, starter)
+        starters = self._starters_of(run_id) if STARTER in asked.spec["not_by"] else []
+        self._questions[asked.question_id] = question_rules.asked(before, run_id, asked, now, starters)
 
     def question(self, question_id: str) -> QuestionRecord | None:
         return self._questions.get(question_id)
@@ -855,23 +855,31 @@ class MemoryStore(Store):
         ]
         return [each for _, each in sorted(found, key=lambda pair: pair[0])][:most]
 
-    def _starter_of(self, run_id: str) -> str:
+    def _starters_of(self, run_id: str) -> list[str]:
         def origin_of(run_id: str) -> tuple[str, str | None]:
             run = self._runs.get(run_id)
             if run is None:
                 return "", None
-            started = (
-                each for each in self._actions if (each.run_id, each.action, each.before) == (run_id, "start", "")
-            )
-            by = (
-                each.actor_key
-                for each in started
+            original = run.replay_of_id
+            done = (
+                each
+                for each in self._actions
                 if each.outcome == ActionOutcome.DONE and each.created_at >= run.created_at
             )
+            if original is None:
+                begun = (each for each in done if (each.run_id, each.action, each.before) == (run_id, "start", ""))
+            else:
+                begun = (
+                    each
+                    for each in done
+                    if each.run_id == original
+                    and each.action in question_rules.BEGINNING_AGAIN
+                    and question_rules.has_begun(run_id, each.detail)
+                )
             child = self.children([run_id]).get(run_id)
-            return next(by, ""), run.replay_of_id if child is None else child.parent_id
+            return next((each.actor_key for each in begun), ""), original if child is None else child.parent_id
 
-        return question_rules.starter_of(run_id, origin_of)
+        return question_rules.starters_of(run_id, origin_of)
 
     def close_questions(self, now: datetime, most: int) -> int:
         still = [each for each in self._questions.values() if each.closed_at is None]

@@ -44,7 +44,7 @@ class DatabaseQuestions(DatabaseTables):
         """Write the questions of a commit. One that is there already gets what the code says of it now."""
         for each in asked:
             before = self.question(each.question_id)
-            record = rules.asked(before, run_id, each, now, self._starter_of(run_id, each))
+            record = rules.asked(before, run_id, each, now, self._starters_of(run_id, each))
             if before is not None:
                 if before.run_id == run_id:  # an imported history may name the question of any run
                     self.put_question(record)
@@ -57,24 +57,29 @@ class DatabaseQuestions(DatabaseTables):
                 [Question(**QUESTION.attributes(record))], ignore_conflicts=True
             )
 
-    def _starter_of(self, run_id: str, asked: QuestionAsked) -> str:
+    def _starters_of(self, run_id: str, asked: QuestionAsked) -> list[str]:
         if STARTER not in asked.spec["not_by"]:
-            return ""
+            return []
 
         def origin_of(run_id: str) -> tuple[str, str | None]:
             run = Run.objects.using(self.alias).filter(id=run_id).values("created_at", "replay_of_id").first()
             if run is None:
                 return "", None
-            # an earlier run may have had the id, and a start that finds the run has a state before
-            started = OperatorAction.objects.using(self.alias).filter(
-                run_id=run_id, action="start", before="", outcome=ActionOutcome.DONE.value
+            original = run["replay_of_id"]
+            # an earlier run may have had the id
+            done = OperatorAction.objects.using(self.alias).filter(
+                outcome=ActionOutcome.DONE.value, created_at__gte=run["created_at"]
             )
-            started = started.filter(created_at__gte=run["created_at"])
-            by = started.order_by("created_at", "id").values_list("actor_key", flat=True).first()
+            if original is None:  # a start that finds the run has a state before
+                begun = done.filter(run_id=run_id, action="start", before="")
+            else:
+                begun = done.filter(run_id=original, action__in=rules.BEGINNING_AGAIN)
+            rows = begun.order_by("created_at", "id").values_list("actor_key", "detail")
+            by = (key for key, detail in rows if original is None or rules.has_begun(run_id, detail))
             parent = Child.objects.using(self.alias).filter(run_id=run_id).values_list("parent_id", flat=True).first()
-            return by or "", parent or run["replay_of_id"]
+            return next(by, ""), parent or original
 
-        return rules.starter_of(run_id, origin_of)
+        return rules.starters_of(run_id, origin_of)
 
     def _close_asked(self, run_id: str, closed: Sequence[QuestionClosed], now: datetime) -> None:
         """Let these questions accept nothing any more."""
