@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
+from django.template.loader import render_to_string
 from django.utils.datastructures import MultiValueDict
 
 from durable.core.errors import FormInvalidError
 from durable.core.words import gettext_noop
 from durable.models.subjects import model_of
-from durable.operations.people import Question
+from durable.operations.people import Question, using_form
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -41,11 +42,14 @@ VERBS: Final = ("answer", "claim", "release", "comment", "hand_over")
 class ShownQuestion:
     """A question with its form; None for yes or no. `problem` says why the form cannot be shown, or was refused.
 
-    `about` is what the question is about, in words, and `instance` is that, if it is there.
+    `fields` and `media` are the form's, as HTML. `about` is what the question is about, in words, and `instance` is
+    that, if it is there.
     """
 
     question: Question
     form: BaseForm | None
+    fields: str = ""
+    media: str = ""
     problem: str = ""
     comment: str = ""
     about: str = ""
@@ -64,18 +68,22 @@ def shown(
     """
     instance = instance_of(question)
     comment = "" if posted is None else str(posted.get(COMMENT, ""))[:20_000]
-    form, is_broken = None, False
+    form, fields, media, is_broken = None, "", "", False
     try:
         form_class = question.form_class
         if form_class is not None:
             is_answer = posted is not None and not is_other_verb(posted)
-            form = _refused(form_class(posted), errors) if is_answer else form_class()
-            form.auto_id = f"id_{question.id}_%s"  # a page may show several forms of one class
+            with using_form(question):
+                form = _refused(form_class(posted), errors) if is_answer else form_class()
+                form.auto_id = f"id_{question.id}_%s"  # a page may show several forms of one class
+                fields, media = render_to_string("durable/people/_fields.html", {"form": form}), str(form.media)
     except FormInvalidError as error:
-        problem, is_broken = str(error), True
+        problem, form, is_broken = str(error), None, True
     return ShownQuestion(
         question=question,
         form=form,
+        fields=fields,
+        media=media,
         problem=problem,
         comment=comment,
         about=_words(instance, question.about),
@@ -200,22 +208,23 @@ def fields_of(question: Question) -> tuple[list[AskedField], str]:
     """Return the fields of a question's form, none for yes or no; and why the form cannot be shown, "" if it can."""
     try:
         form_class = question.form_class
+        if form_class is None:
+            return [], ""
+        with using_form(question):
+            form = form_class()
+            return [
+                AskedField(
+                    name=name,
+                    label=str(form[name].label),
+                    kind=type(field).__name__,
+                    help=str(field.help_text),
+                    is_required=bool(field.required),
+                    choices=list(islice(_choices(field), _MOST_CHOICES)),
+                )
+                for name, field in form.fields.items()
+            ], ""
     except FormInvalidError as error:
         return [], str(error)
-    if form_class is None:
-        return [], ""
-    form = form_class()
-    return [
-        AskedField(
-            name=name,
-            label=str(form[name].label),
-            kind=type(field).__name__,
-            help=str(field.help_text),
-            is_required=bool(field.required),
-            choices=list(islice(_choices(field), _MOST_CHOICES)),
-        )
-        for name, field in form.fields.items()
-    ], ""
 
 
 def _choices(field: Any) -> Iterator[tuple[str, str]]:

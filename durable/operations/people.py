@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 from django.core.files.base import File
 from django.db import Error
 from django.db.models import Model, QuerySet
@@ -83,9 +84,10 @@ _CLAIMED: Final = gettext_noop("{who} has claimed it")
 
 
 class Person(NamedTuple):
-    """Who answers: a user, or the owner of a mail address, who has no account.
+    """Who answers: a user, or the owner of a mail address, who answers by its link.
 
-    `keys` are the keys under which the person may be asked. `user` is the row as the database has it now.
+    `keys` are the keys under which the person may be asked. `user` is the row as the database has it now. `address` is
+    the mail address in lower case, "" for none: a user and the owner of the user's address are the same person.
     """
 
     key: str
@@ -93,6 +95,7 @@ class Person(NamedTuple):
     keys: frozenset[str]
     user: Any = None
     problem: str = ""
+    address: str = ""
 
     def has_perm(self, permission: str) -> bool:
         """Return whether the person is a user with this permission."""
@@ -356,7 +359,7 @@ def _known(at: Runtime, question_id: str) -> QuestionRecord:
 def person_of(by: Any, record: QuestionRecord | None) -> Person:
     """Return who answers. The user's row is read again: an object may be older than what was decided about the user."""
     if isinstance(by, str) and record is not None and record.assignee == f"mail:{by}":
-        return Person(record.assignee, by, frozenset({record.assignee}))
+        return Person(record.assignee, by, frozenset({record.assignee}), address=by.lower())
     if not isinstance(by, Model) or not hasattr(by, "get_username"):
         return Person("", str(by)[:200], frozenset(), problem=_NO_PERSON)
     name = str(by.get_username())
@@ -372,7 +375,31 @@ def person_of(by: Any, record: QuestionRecord | None) -> Person:
     if hasattr(user, "groups"):
         for pk, group in user.groups.values_list("pk", "name"):
             keys |= {f"group:{pk}", f"groupname:{group}"}
-    return Person(key, str(user.get_username()), frozenset(keys), user)
+    return Person(key, str(user.get_username()), frozenset(keys), user, address=mail_of(user).lower())
+
+
+def mail_of(user: Any) -> str:
+    """Return the mail address of a user, "" for none."""
+    field = user.get_email_field_name() if hasattr(user, "get_email_field_name") else "email"
+    return str(getattr(user, field, None) or "")
+
+
+def _is_key_of(person: Person, key: str) -> bool:
+    """Return whether the key is one of this person: also the address of a user, and a user with the address."""
+    if key in person.keys:
+        return True
+    kind, _, name = key.partition(":")
+    if kind == "mail" or person.user is not None or not person.address:
+        return kind == "mail" and bool(person.address) and name.lower() == person.address
+    users: Any = get_user_model()
+    field = {"user": "pk", "username": users.USERNAME_FIELD}.get(kind)
+    if field is None:
+        return False
+    try:
+        found = users._base_manager.filter(**{field: name}).first()
+    except (ValidationError, ValueError, TypeError, OverflowError):  # `not_by` may be a name, and is no key then
+        return False
+    return found is not None and mail_of(found).lower() == person.address
 
 
 def why_not(record: QuestionRecord, person: Person) -> str:
@@ -385,10 +412,10 @@ def why_not(record: QuestionRecord, person: Person) -> str:
     permission = record.permission or ("" if record.assignee else OPERATE)
     if permission and not person.has_perm(permission):
         return Sentence(_NEEDS, permission=permission)
-    if any(each["key"] == person.key for each in details["answers"]):
+    if any(_is_key_of(person, each["key"]) for each in details["answers"]):
         return _TWICE
     barred = rules.barred_keys(details)
-    if any(each in person.keys for each in barred):
+    if any(_is_key_of(person, each) for each in barred):
         return _EXCLUDED
     if STARTER in barred:
         return _NO_STARTER
@@ -459,25 +486,35 @@ def _validated(record: QuestionRecord, data: Any) -> tuple[Any, bool]:
     if not isinstance(data, Mapping) and not hasattr(data, "getlist"):
         why = f"The form takes a mapping of its fields, not {type(data).__name__}."
         raise FormInvalidError(_name(record), {"__all__": [why]})
-    try:
+    with using_form(Question(record)):
         form = form_class(data)
         if form.is_valid():
             cleaned = {name: _plain(value) for name, value in form.cleaned_data.items()}
             return cleaned, not _is_refusal(form, cleaned)
-    except Error:  # of the database: it says nothing about the form
+    raise FormInvalidError(_name(record), {name: list(map(str, texts)) for name, texts in form.errors.items()})
+
+
+@contextmanager
+def using_form(question: Question) -> Iterator[None]:
+    """Log whatever the project's form raises inside, and raise FormInvalidError, which names the form, instead.
+
+    The text of what it has raised stays in the log: who answers may be anybody who has the link.
+    """
+    record = question._record
+    try:
+        yield
+    except (FormInvalidError, Error):  # one of the database says nothing about the form
         raise
-    except Exception as error:  # whatever the project's form raises that is no ValidationError
-        where = {"run_id": record.run_id, "location": record.location}
+    except Exception as error:
         logger.exception(
             'run %s: the form %s has failed, by which "%s" is answered',
             record.run_id,
             record.form,
             record.location,
-            extra=where,
+            extra={"run_id": record.run_id, "location": record.location},
         )
-        why = f"the form {record.form} has failed: {type(error).__name__}: {error}"
-        raise FormInvalidError(_name(record), {"__all__": [f"{why[:500]}; the log has the traceback"]}) from error
-    raise FormInvalidError(_name(record), {name: list(map(str, texts)) for name, texts in form.errors.items()})
+        why = f"the form {record.form} has failed: {type(error).__name__}; the log has the traceback"
+        raise FormInvalidError(_name(record), {"__all__": [why]}) from error
 
 
 def _yes_or_no(data: Any) -> bool | None:

@@ -29,7 +29,7 @@ from durable.core import question_rules as rules
 from durable.core.question_rules import details_of, with_details
 from durable.core.records import QuestionRecord, RunChange
 from durable.operations.asked_forms import about_in_words
-from durable.operations.people import Question, person_of, why_closed, why_not
+from durable.operations.people import Question, mail_of, person_of, why_closed, why_not
 from durable.runtime import Runtime
 
 logger = logging.getLogger("durable.operations")
@@ -143,7 +143,7 @@ def _receivers(record: QuestionRecord) -> Iterator[Receiver]:
     number = 0
     for user in _candidates(record):
         person = person_of(user, record)
-        address = getattr(user, user.get_email_field_name(), "")
+        address = mail_of(user)
         if address and not why_not(record, person):
             yield Receiver(address, person.key)
             if (number := number + 1) >= _MOST_MAILS:
@@ -151,25 +151,35 @@ def _receivers(record: QuestionRecord) -> Iterator[Receiver]:
 
 
 def _candidates(record: QuestionRecord) -> Iterator[Any]:
-    users = get_user_model()._default_manager.filter(is_active=True).order_by("pk")
+    """Yield the first users of whom most may answer."""
+    manager: Any = get_user_model()._default_manager
+    # a model may have no such column: then all of its users are active
+    active = {"is_active": True} if _has_field("is_active") else {}
+    users = manager.filter(**active).order_by("pk")
     kind, _, name = record.assignee.partition(":")
     found: Any
     if kind == "user":
         found = users.filter(pk=name)
     elif kind == "username":
         found = users.filter(**{users.model.USERNAME_FIELD: name})
-    elif kind == "group":
-        found = users.filter(groups__pk=name)
-    elif kind == "groupname":
-        found = users.filter(groups__name=name)
+    elif kind in ("group", "groupname"):
+        if not _has_field("groups"):
+            return
+        found = users.filter(**{"groups__pk" if kind == "group" else "groups__name": name})
     else:
-        manager: Any = get_user_model()._default_manager
         if not record.permission or not hasattr(manager, "with_perm"):
             return
         found = manager.with_perm(
-            record.permission, include_superusers=False, backend="django.contrib.auth.backends.ModelBackend"
+            record.permission,
+            is_active=active.get("is_active"),
+            include_superusers=False,
+            backend="django.contrib.auth.backends.ModelBackend",
         )
     yield from found[: _MOST_MAILS * 4]
+
+
+def _has_field(name: str) -> bool:
+    return any(each.name == name for each in get_user_model()._meta.get_fields())
 
 
 # -- the links of mails

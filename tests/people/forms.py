@@ -52,6 +52,16 @@ class CarelessRefusal(forms.Form):
         return bool(10 / self.cleaned_data["mark"] > 4)
 
 
+def _unreachable() -> Any:
+    raise RuntimeError("no answer from https://bank.example/?key=secret")
+
+
+class Unshowable(forms.Form):
+    """A form whose choices fail where they are read."""
+
+    account = forms.ChoiceField(choices=_unreachable)
+
+
 class WithFile(forms.Form):
     """A form that nobody can answer by: answers have no files."""
 

@@ -20,7 +20,7 @@ from durable.models import OperatorAction
 from durable.people import questions_for, questions_of
 from durable.testing import Harness
 from tests.people.conftest import CHANGE, People, begun
-from tests.people.forms import Careless, RefundForm
+from tests.people.forms import Careless, RefundForm, Unshowable
 
 INBOX = "/admin/durable/run/inbox/"
 
@@ -36,6 +36,11 @@ def refund(ctx: Context, /, with_form: bool = True, name: str = "approve refund"
 def careless(ctx: Context) -> Any:
     verdict = ctx.ask_person("approve refund", Careless, permission=CHANGE)
     return [verdict.data, verdict.by]
+
+
+@workflow(name="tests.people.unshowable")
+def unshowable(ctx: Context) -> Any:
+    return ctx.ask_person("approve refund", Unshowable, permission=CHANGE).data
 
 
 @pytest.fixture
@@ -136,6 +141,15 @@ def test_what_is_wrong_with_the_whole_answer_is_said_once(
     assert post(client, path, amount="7").status_code == 302
     h.settle()
     assert run.output[1] == "anna"
+
+
+def test_a_form_that_cannot_be_shown_is_named_and_stops_no_page(h: Harness, people: People, client: Client) -> None:
+    begun(h, refund)
+    run = begun(h, unshowable)
+    path = f"{INBOX}{questions_of(run.id)[0].id}/answer/"
+    for page in (text(client.get(INBOX)), text(client.get(path))):
+        assert page.count("the form tests.people.forms:Unshowable has failed: RuntimeError;") == 1
+        assert "secret" not in page
 
 
 def test_an_answer_that_cannot_be_recorded_says_why(h: Harness, client: Client) -> None:

@@ -140,8 +140,8 @@ def test_rows_are_recorded_as_their_keys(h: Harness, people: People) -> None:
 @pytest.mark.parametrize(
     ("form", "given", "told", "then"),
     [
-        (Careless, {"amount": "a lot"}, "Careless has failed: KeyError: 'amount'", {"amount": "1"}),
-        (CarelessRefusal, {"mark": 0}, "CarelessRefusal has failed: ZeroDivisionError: division by zero", {"mark": 5}),
+        (Careless, {"amount": "a lot"}, "Careless has failed: KeyError", {"amount": "1"}),
+        (CarelessRefusal, {"mark": 0}, "CarelessRefusal has failed: ZeroDivisionError", {"mark": 5}),
     ],
     ids=["clean", "refuses"],
 )
@@ -408,6 +408,53 @@ def test_two_approvals_are_of_two_people(h: Harness, people: People) -> None:
         ("anna", 1, NOW),
         ("bert", 3, NOW + timedelta(hours=1)),
     ]
+
+
+@pytest.mark.parametrize("first", ["the link", "the account"])
+def test_an_account_and_the_link_to_its_address_are_one_person(h: Harness, people: People, first: str) -> None:
+    anna, bert = people.anna, people.bert
+    User.objects.filter(pk=anna.pk).update(email="Anna@shop.example")
+    by_link = "anna@shop.example"
+
+    def order(ctx: Context) -> Any:
+        to: Any = by_link if first == "the link" else anna
+        second: Any = anna if first == "the link" else by_link
+        verdict = ctx.ask_person("approve refund", to=to, approvals=2, escalate=("1 day", second))
+        return [each.by for each in verdict.answers]
+
+    run = begun(h, order)
+    one, other = (by_link, anna) if first == "the link" else (anna, by_link)
+    assert h.answer(run, "approve refund", True, by=one) is None
+    h.advance("1 day")
+    h.settle()
+    assert questions_for(anna) == []
+    with pytest.raises(NotAllowedError, match="already"):
+        h.answer(run, "approve refund", True, by=other)
+    questions_of(run.id)[0].hand_over(bert, by=User.objects.create_superuser("boss"))
+    h.answer(run, "approve refund", True, by=bert)
+    h.settle()
+    assert run.output == [one if isinstance(one, str) else "anna", "bert"]
+
+
+@pytest.mark.parametrize("not_by", ["starter", "anna", "an earlier verdict"])
+def test_who_is_excluded_does_not_answer_by_the_link_to_their_address(h: Harness, people: People, not_by: str) -> None:
+    anna = User.objects.create_superuser("anna", "anna@shop.example")
+
+    def order(ctx: Context) -> Any:
+        excluded = ctx.ask_person("first", permission=CHANGE) if not_by == "an earlier verdict" else not_by
+        return ctx.ask_person("approve refund", to="anna@shop.example", not_by=excluded).by
+
+    with acting_as(Actor("code", user=anna)):
+        run = begun(h, order)
+    if not_by == "an earlier verdict":
+        h.answer(run, "first", True, by=anna)
+        h.settle()
+    with pytest.raises(NotAllowedError, match="four eyes"):
+        h.answer(run, "approve refund", True, by="anna@shop.example")
+    User.objects.filter(pk=anna.pk).update(email="other@shop.example")
+    h.answer(run, "approve refund", True, by="anna@shop.example")
+    h.settle()
+    assert run.output == "anna@shop.example"
 
 
 def test_a_refusal_ends_it_at_once(h: Harness, people: People) -> None:

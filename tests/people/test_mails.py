@@ -6,23 +6,26 @@ import logging
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import AnonymousUser, User
 from django.core import mail
 from django.core.cache import cache
 from django.core.mail.backends import locmem
+from django.db import models
 from django.template import Context as TemplateContext
 from django.template import Template
 from django.test import Client, RequestFactory, override_settings
+from django.test.utils import isolate_apps
 
 from durable import Context
 from durable.operations.question_mails import address_of, remind
 from durable.people import questions_for, questions_of
 from durable.testing import Harness
 from tests.people.conftest import CHANGE, People, begun
-from tests.people.forms import Careless, RefundForm
+from tests.people.forms import Careless, RefundForm, Unshowable
 
 
 @pytest.fixture(autouse=True)
@@ -224,6 +227,39 @@ def test_a_form_that_fails_is_named_on_the_page_of_the_link(h: Harness, people: 
     assert post(browser, path_of(), amount="7").status_code == 200
     h.settle()
     assert run.output[1] == "tax@office.example"
+
+
+def test_a_form_that_cannot_be_shown_is_named_on_the_page_of_the_link(h: Harness, people: People) -> None:
+    opened(h, Unshowable, to="tax@office.example")
+    page = Client().get(path_of(), secure=True)
+    assert page.status_code == 200
+    assert page.content.decode().count("the form tests.people.forms:Unshowable has failed: RuntimeError;") == 1
+    assert "secret" not in page.content.decode()
+
+
+@isolate_apps("tests.people")
+def test_users_and_groups_need_no_columns_that_django_does_not_ask_for(
+    h: Harness, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plain(AbstractBaseUser):
+        username = models.CharField(max_length=150, unique=True)
+        email = models.EmailField()
+        objects: ClassVar[models.Manager[Any]] = models.Manager()
+
+        USERNAME_FIELD = "username"
+
+        class Meta:
+            app_label = "people"
+            db_table = "auth_user"
+            managed = False
+
+    anna = people.anna
+    for each in ("people", "question_mails"):
+        monkeypatch.setattr(f"durable.operations.{each}.get_user_model", lambda: Plain)
+    opened(h, to=f"user:{anna.username}", mail=True)
+    opened(h, to=people.managers, mail=True)
+    opened(h, permission=CHANGE, mail=True)
+    assert receivers() == ["anna@shop.example"]
 
 
 def test_a_get_never_acts(h: Harness, people: People) -> None:

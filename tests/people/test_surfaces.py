@@ -17,12 +17,12 @@ from durable.testing import Harness
 from tests.api.conftest import Api, problem
 from tests.cli.conftest import Shell
 from tests.people.conftest import CHANGE, People, begun
-from tests.people.forms import Careless, GroupForm, RefundForm
+from tests.people.forms import Careless, GroupForm, RefundForm, Unshowable
 
 
 @workflow(name="tests.people.surfaces")
 def refund(ctx: Context, /, form: str = "refund", **options: Any) -> Any:
-    asked = {"refund": RefundForm, "group": GroupForm, "careless": Careless, "": None}[form]
+    asked = {"refund": RefundForm, "group": GroupForm, "careless": Careless, "unshowable": Unshowable, "": None}[form]
     verdict = ctx.ask_person("approve refund", asked, **options)
     return [verdict.data, verdict.by, verdict.comment]
 
@@ -147,8 +147,16 @@ def test_a_form_that_fails_is_named(h: Harness, people: People) -> None:
     told = problem(anna.post(f"/questions/{key}/answer", {"data": {"amount": "a lot"}}), 422, "answer-refused")
     [fault] = told["errors"]
     assert fault["at"] == "data"
-    assert "the form tests.people.forms:Careless has failed: KeyError: 'amount'" in fault["detail"]
+    assert "the form tests.people.forms:Careless has failed: KeyError;" in fault["detail"]
     assert anna.post(f"/questions/{key}/answer", {"data": {"amount": 7}}).json()["outcome"] == "answered"
+
+
+def test_a_form_that_cannot_be_shown_is_named(h: Harness, people: People) -> None:
+    _run, key = opened(h, "unshowable")
+    anna = Api(people.allowed("anna"))
+    shown = anna.get(f"/questions/{key}").json()
+    assert shown["fields"] == []
+    assert "the form tests.people.forms:Unshowable has failed: RuntimeError;" in shown["problem"]
 
 
 def test_hostile_text_is_data(h: Harness, people: People) -> None:
