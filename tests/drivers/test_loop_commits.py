@@ -263,7 +263,7 @@ async def unwritable(ctx: AsyncContext) -> None:
 def test_a_commit_that_cannot_be_written_down_ends_the_pass_and_does_not_reach_the_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(simple_operations, "MOST_WHOLE", HUGE)
+    monkeypatch.setattr(simple_operations, "check_whole", lambda _name, value, **_bounds: value)
     _seen.clear()
     handle = unwritable.start()
     with pytest.raises(PassAborted, match="4300 digits"):

@@ -456,13 +456,13 @@ def post_elsewhere() -> str:
     return "posted elsewhere"
 
 
-@workflow(name="faults.elsewhere")
+@workflow(name="faults.atomic_elsewhere")
 def elsewhere(ctx: Context, options: dict[str, Any]) -> str:
     value: str = ctx.step("post", post_elsewhere, **options)
     return value
 
 
-@workflow(name="faults.elsewhere_async")
+@workflow(name="faults.atomic_elsewhere_async")
 async def elsewhere_async(ctx: AsyncContext, options: dict[str, Any]) -> str:
     value: str = await ctx.step("post", post_elsewhere, **options)
     return value
