@@ -46,7 +46,6 @@ from durable.core.errors import (
     StaleScheduleError,
 )
 from durable.core.ids import check_reason
-from durable.core.people import key_of_user
 from durable.core.records import ActionOutcome, ActionRecord, RunChange, RunRecord
 from durable.core.words import Sentence, gettext_noop
 from durable.instrumentation.observers import observe_verb
@@ -550,7 +549,11 @@ class Attribution:
 def _key_of(user: Any) -> str:
     """Return the key of a user as questions to people have it, "" for none, and for one without a row."""
     is_person = isinstance(user, Model) and hasattr(user, "get_username") and user.pk is not None
-    return key_of_user(user) if is_person else ""
+    if not is_person:
+        return ""
+    from durable.core.people import key_of_user  # loaded where people act
+
+    return key_of_user(user)
 
 
 def outcome_of(error: Exception) -> ActionOutcome:
