@@ -15,6 +15,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable.core import clock
+from durable.models import LimitKey, RateKey
 from durable.notifier import notify, redis_clients
 from durable.store import Store
 from durable.worker import timer
@@ -345,3 +346,12 @@ def test_chores_are_done_every_half_minute(store: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(timer, "CHORES", ())
     now = timezone.now()
     assert Chores(store).tick(now) == now + timedelta(seconds=30)
+
+
+def test_the_sweep_deletes_all_keys_of_limits_that_nobody_uses(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer, "KEYS_AT_ONCE", 2)
+    LimitKey.objects.bulk_create(LimitKey(limit="orders", key=str(number)) for number in range(5))
+    RateKey.objects.bulk_create(RateKey(limit="orders", key=str(number)) for number in range(5))
+    Sweep(store).tick(timezone.now())
+    assert not LimitKey.objects.exists()
+    assert not RateKey.objects.exists()

@@ -117,7 +117,7 @@ def forget(alias: str, run_id: str, locations: Collection[str] | None = None) ->
 
 
 def forget_keys(alias: str, before: datetime, most: int) -> int:
-    """Delete unused keys (`Store.forget_limit_keys`), and return how many were found.
+    """Delete unused keys (`Store.forget_limit_keys`), and return how many.
 
     `reserved` and `put_off` do not matter: without a reservation, the next attempt reuses what is behind `begun`.
     """
@@ -125,9 +125,8 @@ def forget_keys(alias: str, before: datetime, most: int) -> int:
     is_over = Q(closed_until=None) | Q(closed_until__lt=before), Q(refused_at=None) | Q(refused_at__lt=before)
     unused = RateKeyModel.objects.using(alias).filter(~Exists(awaited), *is_over, begun__lt=nanoseconds(before))
     found = list(unused.select_for_update(skip_locked=True).order_by("id").values_list("id", flat=True)[:most])
-    if found:  # an attempt may have waited before the lock: a second statement sees it
-        unused.filter(id__in=found).delete()
-    return len(found)
+    # an attempt may have waited before the lock: a second statement sees it
+    return unused.filter(id__in=found).delete()[0] if found else 0
 
 
 def _columns(rate: Rate) -> dict[str, Any]:

@@ -241,8 +241,7 @@ def _note_lines(alias: str, name: str) -> None:
 
 
 def _forget_keys(alias: str, most: int) -> int:
-    """Delete the keys of which no run holds or awaits a slot (`Store.forget_limit_keys`), and return how many were
-    found.
+    """Delete the keys of which no run holds or awaits a slot (`Store.forget_limit_keys`), and return how many.
 
     The rows are locked first, and looked at again: whoever takes a slot or a place in a line locks the rows of all keys
     that it wants. So a line never has a key without a row: handing on would wait for that for ever.
@@ -251,12 +250,12 @@ def _forget_keys(alias: str, most: int) -> int:
     unused = LimitKey.objects.using(alias).filter(~Exists(slots.filter(limit=OuterRef("limit"), key=OuterRef("key"))))
     locked = unused.select_for_update(skip_locked=True).order_by("id")
     found = list(locked.values_list("id", "limit", "key")[:most])
-    if found:
-        several = slots.filter(is_held=False, location="").annotate(text=Cast("wants", TextField()))
-        waiting: Any = several.filter(text__contains="],").values_list("wants", flat=True)
-        wanted = {(limit, key) for wants in waiting.iterator() for limit, key, *_ in wants}
-        unused.filter(id__in=[pk for pk, *at in found if tuple(at) not in wanted]).delete()
-    return len(found)
+    if not found:
+        return 0
+    several = slots.filter(is_held=False, location="").annotate(text=Cast("wants", TextField()))
+    waiting: Any = several.filter(text__contains="],").values_list("wants", flat=True)
+    wanted = {(limit, key) for wants in waiting.iterator() for limit, key, *_ in wants}
+    return unused.filter(id__in=[pk for pk, *at in found if tuple(at) not in wanted]).delete()[0]
 
 
 class DatabaseLimits(DatabaseTables):
