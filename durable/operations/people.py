@@ -448,23 +448,23 @@ def form_of(record: QuestionRecord) -> type[BaseForm] | None:
     try:
         found: Any = resolve_name(record.form)
     except Exception as error:  # whatever the import of the project's module raises
-        why = f"the form {record.form} cannot be imported: {type(error).__name__}: {error}"
-        raise FormInvalidError(_name(record), {"__all__": [why[:500]]}) from error
+        why = f"the form {record.form} cannot be imported: {_logged(record, error)}"
+        raise FormInvalidError(_name(record), {"__all__": [why]}) from error
     if not isinstance(found, type) or not hasattr(found, "base_fields"):
         raise FormInvalidError(_name(record), {"__all__": [f"{record.form} is not a form of Django"]})
-    if problem := _why_unfit(found):
+    if problem := _why_unfit(record, found):
         raise FormInvalidError(_name(record), {"__all__": [f"nobody can answer by {record.form}: {problem[:500]}"]})
     return found
 
 
-def _why_unfit(form_class: type[BaseForm]) -> str:
+def _why_unfit(record: QuestionRecord, form_class: type[BaseForm]) -> str:
     """Return why no answer can be given by this form; "" if one can."""
     from django.forms import FileField  # for this alone, and django.setup() imports this module
 
     try:
         fields = form_class().fields
     except Exception as error:  # noqa: BLE001  # whatever the project's constructor raises
-        return f"it cannot be made without arguments: {type(error).__name__}: {error}"
+        return f"it cannot be made without arguments: {_logged(record, error)}"
     files = [name for name, field in fields.items() if isinstance(field, FileField) and field.required]
     return f'its field "{files[0]}" requires a file, and an answer has none' if files else ""
 
@@ -496,25 +496,31 @@ def _validated(record: QuestionRecord, data: Any) -> tuple[Any, bool]:
 
 @contextmanager
 def using_form(question: Question) -> Iterator[None]:
-    """Log whatever the project's form raises inside, and raise FormInvalidError, which names the form, instead.
-
-    The text of what it has raised stays in the log: who answers may be anybody who has the link.
-    """
+    """Log whatever the project's form raises inside, and raise FormInvalidError, which names the form, instead."""
     record = question._record
     try:
         yield
     except (FormInvalidError, Error):  # one of the database says nothing about the form
         raise
     except Exception as error:
-        logger.exception(
-            'run %s: the form %s has failed, by which "%s" is answered',
-            record.run_id,
-            record.form,
-            record.location,
-            extra={"run_id": record.run_id, "location": record.location},
-        )
-        why = f"the form {record.form} has failed: {type(error).__name__}; the log has the traceback"
+        why = f"the form {record.form} has failed: {_logged(record, error)}"
         raise FormInvalidError(_name(record), {"__all__": [why]}) from error
+
+
+def _logged(record: QuestionRecord, error: Exception) -> str:
+    """Log what the form of a question has raised, and return what people may read of it.
+
+    Its text stays in the log: who answers may be anybody who has the link.
+    """
+    logger.error(
+        'run %s: the form %s has failed, by which "%s" is answered',
+        record.run_id,
+        record.form,
+        record.location,
+        exc_info=error,
+        extra={"run_id": record.run_id, "location": record.location},
+    )
+    return f"{type(error).__name__}; the log has the traceback"
 
 
 def _yes_or_no(data: Any) -> bool | None:

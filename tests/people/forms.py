@@ -62,6 +62,16 @@ class Unshowable(forms.Form):
     account = forms.ChoiceField(choices=_unreachable)
 
 
+class Unmakeable(forms.Form):
+    """A form whose constructor reads its choices, and fails."""
+
+    account = forms.ChoiceField()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["account"].choices = _unreachable()  # type: ignore[attr-defined]  # a field of choices
+
+
 class WithFile(forms.Form):
     """A form that nobody can answer by: answers have no files."""
 

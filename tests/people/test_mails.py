@@ -25,7 +25,7 @@ from durable.operations.question_mails import address_of, remind
 from durable.people import questions_for, questions_of
 from durable.testing import Harness
 from tests.people.conftest import CHANGE, People, begun
-from tests.people.forms import Careless, RefundForm, Unshowable
+from tests.people.forms import Careless, RefundForm, Unmakeable, Unshowable
 
 
 @pytest.fixture(autouse=True)
@@ -229,12 +229,26 @@ def test_a_form_that_fails_is_named_on_the_page_of_the_link(h: Harness, people: 
     assert run.output[1] == "tax@office.example"
 
 
-def test_a_form_that_cannot_be_shown_is_named_on_the_page_of_the_link(h: Harness, people: People) -> None:
-    opened(h, Unshowable, to="tax@office.example")
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        (Unshowable, "the form tests.people.forms:Unshowable has failed: RuntimeError;"),
+        (
+            Unmakeable,
+            "nobody can answer by tests.people.forms:Unmakeable: it cannot be made without arguments: Runtime",
+        ),
+    ],
+    ids=["choices", "constructor"],
+)
+def test_a_form_that_cannot_be_shown_is_named_on_the_page_of_the_link(
+    h: Harness, people: People, caplog: pytest.LogCaptureFixture, form: Any, told: str
+) -> None:
+    opened(h, form, to="tax@office.example")
     page = Client().get(path_of(), secure=True)
     assert page.status_code == 200
-    assert page.content.decode().count("the form tests.people.forms:Unshowable has failed: RuntimeError;") == 1
+    assert page.content.decode().count(told) == 1
     assert "secret" not in page.content.decode()
+    assert "secret" in caplog.text
 
 
 @isolate_apps("tests.people")
