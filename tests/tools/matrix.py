@@ -117,8 +117,8 @@ def _lines() -> Iterator[str]:
     yield "<!-- made of .ci/matrix.toml by python -m tests.tools.matrix write -->\n"
     yield "# What durable runs with\n"
     yield "A version that is not tried is not claimed. For each change, CI runs the tests with each of these"
-    yield "combinations. A later patch release of a version is meant too. Of a test with parameters, *oldest* and"
-    yield "*newest* run one case, but for the addresses of the admin and of REST.\n"
+    yield "combinations. A later patch release of a version is meant too. Of a test with parameters, *oldest*"
+    yield "and *newest* run one case, but for the addresses of the admin and of REST.\n"
     yield from _table(["", *(each.name for each in tried)], _rows(tried))
     yield "\nSQLite is the one that comes with Python. PostgreSQL 16 and 17 are not tried. They lie between two"
     yield "versions that are, so they should work. Other databases are refused by a system check.\n"
