@@ -472,6 +472,12 @@ class TestDatabase:
         expected = found if connection.vendor == "postgresql" else []
         assert ids(configuration.check_isolation()) == expected
 
+    def test_a_database_where_nothing_is_committed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert configuration.check_autocommit() == []
+        monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", False)
+        [message] = configuration.check_autocommit()
+        assert (message.id, "nothing" in message.msg) == ("durable.E028", True)
+
     @pytest.mark.parametrize(
         ("mine", "atomic", "found"),
         [

@@ -33,6 +33,7 @@ E024    the tables are in other partitions than `PARTITIONS` says (`durable.chec
 E025    the `on_end` of a workflow cannot be imported or called (`durable.checks.code`)
 E026    `BASE_URL` is not https, outside of DEBUG
 E027    a carrier of `CARRY` cannot be imported or made, or has no `save` or no `restored`
+E028    `AUTOCOMMIT` is off for the database
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
@@ -583,6 +584,18 @@ def check_isolation(**_: object) -> list[CheckMessage]:
     message = f'The database "{conf.DATABASE}" has another isolation level than READ COMMITTED.'
     hint = 'Leave "isolation_level" out of its OPTIONS, and ask for another level in the transactions that need it.'
     return [Error(message, hint=hint, id="durable.E011")]
+
+
+@register(TAG)
+def check_autocommit(**_: object) -> list[CheckMessage]:
+    """Check that the end of a transaction is a commit: without autocommit Django leaves that to the project."""
+    if (_database_of("postgresql") or _database_of("sqlite")) is None:
+        return []
+    if connections[conf.DATABASE].settings_dict["AUTOCOMMIT"]:
+        return []
+    message = f'DATABASES["{conf.DATABASE}"] has AUTOCOMMIT off: nothing that durable writes would be committed.'
+    hint = "Leave AUTOCOMMIT out there. Code that wants to commit by itself can use another alias of the same database."
+    return [Error(message, hint=hint, id="durable.E028")]
 
 
 @register(TAG)

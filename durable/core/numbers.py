@@ -30,7 +30,9 @@ def check_whole(name: str, value: int, least: int = 0, most: int = MOST_WHOLE, *
     """Return a whole number in this range; else raise ValueError, where `or_else` says what else may be given."""
     if is_whole(value, least, most):
         return value
-    if isinstance(value, int) and value > MOST_WHOLE:  # not shown: Python refuses to write down more than 4,300 digits
+    # a number that no record holds is not shown: Python refuses to write down more than 4,300 digits
+    if isinstance(value, int) and value > MOST_WHOLE:
         raise ValueError(f"{name} must be at most {most:,}{', which is 2**63 - 1' if most == MOST_WHOLE else ''}")
     span = f"of at least {least}" if most == MOST_WHOLE else f"from {least} to {most:,}"
-    raise ValueError(f"{name} must be a whole number {span}{or_else}, not {value!r}")
+    shown = "" if isinstance(value, int) and value < -MOST_WHOLE else f", not {value!r}"
+    raise ValueError(f"{name} must be a whole number {span}{or_else}{shown}")

@@ -57,6 +57,8 @@ def test_one_rule_for_all(name: str) -> None:
     for wrong in (most + 1, 10**5_000):
         with pytest.raises(ValueError, match=rf"^{called} must be .*{most:,}"):
             give(wrong)
+    with pytest.raises(ValueError, match=rf"^{called} must be a whole number (of at least|from) {least}\b(?!.*, not)"):
+        give(-(10**5_000))  # Python writes down no more than 4,300 digits
     for right in (least, most):
         try:
             give(right)
