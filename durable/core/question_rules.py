@@ -25,6 +25,8 @@ ENDED: Final = "ended"  # its run has ended
 
 #: The actions by which a run is begun again as another one; their rows in the audit log name the first one.
 BEGINNING_AGAIN: Final = ("restart", "edit_input", "replay", "give_output")
+#: How the detail of a start ends that a debounce has merged into a run that had not begun, and that gave it its input.
+NEWER_INPUT: Final = "put off, with this newer input"
 
 
 def details_of(record: QuestionRecord) -> dict[str, Any]:
@@ -87,22 +89,27 @@ def is_sought(record: QuestionRecord, sought: QuestionsSought) -> bool:
     return sought.permissions is None or record.permission in sought.permissions
 
 
-def starters_of(run_id: str, origin_of: Callable[[str], tuple[str, str | None]]) -> list[str]:
+def starters_of(run_id: str, origin_of: Callable[[str], tuple[list[str], str | None]]) -> list[str]:
     """Return the keys of the users who started a run and the runs that it comes from; [] if nobody is recorded.
 
-    `origin_of` returns who started a run ("" if nobody is recorded), and the run whose child, restart or replay it is.
-    Whoever has restarted a run has started the new one, and is no stand-in for an unknown starter of the first one.
+    `origin_of` returns who started a run, and the run whose child, restart or replay it is. Several people have started
+    it whose starts a debounce has merged, the last of whom has given its input. Whoever has restarted a run has started
+    the new one, and is no stand-in for an unknown starter of the first one.
     """
     keys: dict[str, None] = {}
     seen: set[str] = set()
-    key = ""
+    by: list[str] = []
     origin: str | None = run_id
     while origin is not None and origin not in seen:
         seen.add(origin)
-        key, origin = origin_of(origin)
-        if key:
-            keys[key] = None
-    return list(keys) if key else []
+        by, origin = origin_of(origin)
+        keys |= dict.fromkeys(filter(None, by))
+    return list(keys) if by and by[-1] else []
+
+
+def has_given_input(before: str, detail: str) -> bool:
+    """Return whether a start, of which the audit log has this, has made its run, or has given it another input."""
+    return not before or detail.endswith(NEWER_INPUT)  # a start that finds the run has a state before
 
 
 def has_begun(run_id: str, detail: str) -> bool:

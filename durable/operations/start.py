@@ -23,6 +23,7 @@ from durable.core.errors import KeyConflictError, RunConflictError, StartRefused
 from durable.core.ids import check_id, check_queue, new_id
 from durable.core.new_runs import How, NewRun
 from durable.core.places import Place
+from durable.core.question_rules import NEWER_INPUT
 from durable.core.records import ActionRecord, RunRecord
 from durable.core.registry import INTERNAL, WorkflowDefinition
 from durable.core.transitions import started
@@ -194,7 +195,7 @@ def _start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
         with audited(at, "start", _first_id(calls)) as attribution, at.store.transaction():
             check_not_an_order(request.workflow, "start")
             created = put(at, request, calls, attribution)
-            at.store.log([_logged(attribution, found, is_new) for found, is_new in created])
+            at.store.log([_logged(attribution, request, _first_id(calls), *each) for each in created])
     announce_started(at, created)
     return [Started(run.id, is_new) for run, is_new in created]
 
@@ -270,12 +271,14 @@ def _first_id(calls: Sequence[Call]) -> str:
     return (calls[0][0] or "") if len(calls) == 1 else ""
 
 
-def _logged(attribution: Attribution, run: RunRecord, is_new: bool) -> ActionRecord:
+def _logged(
+    attribution: Attribution, request: StartRequest, asked_id: str, run: RunRecord, is_new: bool
+) -> ActionRecord:
     if is_new:
         return attribution.done(before="", after=run.state, run_id=run.id, detail=run.workflow)
-    return attribution.done(
-        before=run.state, after=run.state, run_id=run.id, detail=f"{run.workflow}: was there already"
-    )
+    debounce = None if request.key is None or run.id == asked_id else request.key.debounce
+    became = "was there already" if debounce is None else NEWER_INPUT if debounce.keep == "last" else "put off"
+    return attribution.done(before=run.state, after=run.state, run_id=run.id, detail=f"{run.workflow}: {became}")
 
 
 def _new_run(at: Runtime, request: StartRequest, call: Call, carried: str | None) -> RunRecord:

@@ -356,6 +356,21 @@ def test_who_meets_a_run_that_the_code_has_started_is_not_its_starter(h: Harness
             h.answer(run, "approve refund", True, by=each)
 
 
+@pytest.mark.parametrize("keep", ["first", "last"])
+def test_who_gives_a_debounced_run_its_input_has_started_it(h: Harness, people: People, keep: str) -> None:
+    anna, bert, carl = (User.objects.create_superuser(name) for name in ("anna", "bert", "carl"))
+    refund = h._definition(asking(permission=CHANGE, not_by="starter"))
+    merged = refund.using(key="order-42", debounce=60, at_most=600, keep=keep)
+    with acting_as(Actor("admin", user=anna)):
+        run = h.start(merged)
+    with acting_as(Actor("admin", user=bert)):
+        assert h.start(merged).id == run.id
+    assert h.actions[-1].detail.endswith("put off, with this newer input" if keep == "last" else "put off")
+    h.advance(60)
+    h.settle()
+    assert [len(questions_for(each)) for each in (anna, bert, carl)] == [0, 0 if keep == "last" else 1, 1]
+
+
 def test_a_starter_who_is_not_recorded_lets_nobody_answer(h: Harness, anna: User) -> None:
     run = opened(h, not_by="starter")
     with pytest.raises(NotAllowedError, match="name the user in not_by="):

@@ -856,10 +856,10 @@ class MemoryStore(Store):
         return [each for _, each in sorted(found, key=lambda pair: pair[0])][:most]
 
     def _starters_of(self, run_id: str) -> list[str]:
-        def origin_of(run_id: str) -> tuple[str, str | None]:
+        def origin_of(run_id: str) -> tuple[list[str], str | None]:
             run = self._runs.get(run_id)
             if run is None:
-                return "", None
+                return [], None
             original = run.replay_of_id
             done = (
                 each
@@ -867,17 +867,22 @@ class MemoryStore(Store):
                 if each.outcome == ActionOutcome.DONE and each.created_at >= run.created_at
             )
             if original is None:
-                begun = (each for each in done if (each.run_id, each.action, each.before) == (run_id, "start", ""))
+                by = [
+                    each.actor_key
+                    for each in done
+                    if (each.run_id, each.action) == (run_id, "start")
+                    and question_rules.has_given_input(each.before, each.detail)
+                ]
             else:
-                begun = (
-                    each
+                by = [
+                    each.actor_key
                     for each in done
                     if each.run_id == original
                     and each.action in question_rules.BEGINNING_AGAIN
                     and question_rules.has_begun(run_id, each.detail)
-                )
+                ][:1]
             child = self.children([run_id]).get(run_id)
-            return next((each.actor_key for each in begun), ""), original if child is None else child.parent_id
+            return by, original if child is None else child.parent_id
 
         return question_rules.starters_of(run_id, origin_of)
 

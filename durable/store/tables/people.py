@@ -61,23 +61,26 @@ class DatabaseQuestions(DatabaseTables):
         if STARTER not in asked.spec["not_by"]:
             return []
 
-        def origin_of(run_id: str) -> tuple[str, str | None]:
+        def origin_of(run_id: str) -> tuple[list[str], str | None]:
             run = Run.objects.using(self.alias).filter(id=run_id).values("created_at", "replay_of_id").first()
             if run is None:
-                return "", None
+                return [], None
             original = run["replay_of_id"]
             # an earlier run may have had the id
             done = OperatorAction.objects.using(self.alias).filter(
                 outcome=ActionOutcome.DONE.value, created_at__gte=run["created_at"]
             )
-            if original is None:  # a start that finds the run has a state before
-                begun = done.filter(run_id=run_id, action="start", before="")
+            if original is None:
+                begun = done.filter(run_id=run_id, action="start")
             else:
                 begun = done.filter(run_id=original, action__in=rules.BEGINNING_AGAIN)
-            rows = begun.order_by("created_at", "id").values_list("actor_key", "detail")
-            by = (key for key, detail in rows if original is None or rules.has_begun(run_id, detail))
+            rows = begun.order_by("created_at", "id").values_list("actor_key", "before", "detail")
+            if original is None:
+                by = [key for key, before, detail in rows if rules.has_given_input(before, detail)]
+            else:
+                by = [key for key, _before, detail in rows if rules.has_begun(run_id, detail)][:1]
             parent = Child.objects.using(self.alias).filter(run_id=run_id).values_list("parent_id", flat=True).first()
-            return next(by, ""), parent or original
+            return by, parent or original
 
         return rules.starters_of(run_id, origin_of)
 
