@@ -28,6 +28,12 @@ TRIED: Final = (
     "tests/admin/test_addresses.py",
     "tests/api/test_addresses.py",
 )
+#: Of these each case is another statement; of other tests one case is tried.
+EACH_CASE: Final = (
+    "tests/operations/test_every_state.py",
+    "tests/admin/test_addresses.py",
+    "tests/api/test_addresses.py",
+)
 # No process of these tests depends on a file system that loses what it has: as with `EmbeddedPostgres(fsync=False)`.
 UNSYNCED: Final = quote("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF;")
 
@@ -39,6 +45,7 @@ def test_what_depends_on_the_database_passes_on_sqlite_too(tmp_path: Path) -> No
     faulthandler.cancel_dump_traceback_later()  # the other session watches over its own tests
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "not (postgres or e2e or browser or slow)"]
     command += ["-k", "not memory"]  # tests of several stores have been tried with the one in memory
+    command += [f"--cases={path}" for path in EACH_CASE]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "tests"), *TRIED],
