@@ -167,8 +167,7 @@ def addresses() -> dict[str, list[str]]:
     assert cause is not None
     assert action is not None
     bulk_id = OperatorAction.objects.exclude(bulk_id="").values_list("bulk_id", flat=True).first()
-    steps = Entry.objects.order_by("pk").values_list("run_id", "location")
-    failed = Run.objects.filter(state="failed").values_list("pk", flat=True)
+    failed = set(Run.objects.filter(state="failed").values_list("pk", flat=True))
     filters = (
         *("", "?state=failed&state=paused&attention=true", "?workflow=none&sort=wake_at&columns=parent&columns=worker"),
         *("?since=day&created_from=2026-01-01T00:00&nonsense=1", "?sort=nonsense", "?q=zq", "?after=nonsense"),
@@ -197,7 +196,7 @@ def addresses() -> dict[str, list[str]]:
             *(url("change", each) for each in [*RUNS, "none"]),
             *(f"{url('change', run)}?part={part}" for run, part in _parts()),
         ],
-        "step": [f"{url('step', run)}?at={as_parameter(at)}" for run, at in steps] + [url("step", "run-1")],
+        "step": [f"{url('step', run)}?at={as_parameter(at)}" for run, at in _of_each_shape()] + [url("step", "run-1")],
         "running_step": [url("running_step", "run-26") + "?at=prepare"],
         "payload": [
             url("payload", "run-6") + f"?of={each}"
@@ -226,7 +225,11 @@ def addresses() -> dict[str, list[str]]:
         "schedule_act": [url("schedule_act", "zq", each.word) for each in VERBS if each.on == SCHEDULE],
         "send": [url("send", "run-6")],
         "message_act": [url("message_act", "run-6", "none", each) for each in ("delete", "move", "none")],
-        "replay": [f"{url('replay', run)}?at={as_parameter(at)}" for run, at in steps if run in set(failed)],
+        "replay": [
+            f"{url('replay', run)}?at={as_parameter(at)}"
+            for run, at in _of_each_shape(in_each_run=True)
+            if run in failed
+        ],
         "give_output": [url("give_output", "run-19") + "?at=charge"],
         "settle": [url("settle", "run-19") + "?at=charge", url("settle", "run-1")],
         "edit_input": [url("edit_input", "run-1"), url("edit_input", "run-20")],
@@ -241,6 +244,21 @@ def addresses() -> dict[str, list[str]]:
             log_url("history", action.pk),
         ],
     }
+
+
+def _of_each_shape(*, in_each_run: bool = False) -> list[tuple[str, str]]:
+    """The first entry of each shape, by its run and location: of a kind and a status, with the same things to tell."""
+    found: dict[object, tuple[str, str]] = {}
+    for entry in Entry.objects.select_related("run", "metadata").order_by("pk"):
+        told = entry.metadata
+        fields = frozenset(
+            (name, value if value is None or isinstance(value, bool) else type(value))
+            for name, value in entry.data.items()
+        )
+        happened = (told.attempts, told.error, told.next_attempt_at, told.rollback_completed_at, told.rollback_error)
+        shape = (entry.kind, told.status, fields, *(bool(each) for each in happened), entry.location.count("/") > 0)
+        found.setdefault((entry.run_id if in_each_run else entry.run.state, shape), (entry.run_id, entry.location))
+    return list(found.values())
 
 
 def _parts() -> list[tuple[str, str]]:

@@ -73,13 +73,13 @@ def test_a_user_without_permissions_cannot_fill_the_log(stage: Stage, log_in: Lo
     stage.start(flows.approve, id="run")
     client = log_in()
     many = {"verb": "cancel", "id": [f"x{number}" for number in range(500)], "reason": "x" * 1_000}
-    for _ in range(20):
+    for _ in range(5):
         client.post(url("bulk"), many)
         client.post(url("act", "run", "pause"), {"reason": "because"})
     cancel, pause = OperatorAction.objects.order_by("action")
     assert (cancel.action, pause.action, pause.run_id) == ("cancel", "pause", "run")
-    assert " (19 more like it until " in cancel.detail
-    assert " (19 more like it until " in pause.detail
+    assert " (4 more like it until " in cancel.detail
+    assert " (4 more like it until " in pause.detail
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,22 @@ def test_moments_at_the_ends_of_time(stage: Stage, operator: Client) -> None:
         assert operator.get(url("changelist"), {name: moment}).status_code == 200, (name, moment)
 
 
+#: What each page reads, beside what all of them read.
+FIELDS = {
+    "send": ["queue", "body"],
+    "replay": ["plan_hash"],
+    "act": [],
+    "bulk": ["verb", "id", "filter", "all"],
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["\x00", "\u202e", "\r\nX: y", "x" * 9_999, "{{ run }}<b>"])
 def test_hostile_texts_break_no_action(stage: Stage, operator: Client, text: str) -> None:
     stage.start(flows.approve, id="run")
-    for name in [*CHANGING, "bulk"]:
+    for name, fields in FIELDS.items():
         address = url("bulk") if name == "bulk" else page_of(name, "run")
-        for each in ["reason", "expected", "token", "queue", "body", "plan_hash", "verb", "id", "filter", "all"]:
+        for each in ["reason", "expected", "token", *fields]:
             posted = {"queue": "q", "anyway": "on", "verb": "wake", "id": "run", "confirmed": "1", each: text}
             assert operator.post(address, posted).status_code < 500, (name, each)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
@@ -94,6 +94,15 @@ def answered(client: Client, path: str, data: dict[str, Any] | None = None) -> t
 MARKS: Final = re.compile(r"\brun-\d+\b|\bzq\b|no answer for|went wrong|the bank is closed|tests\.(?!quick\b)\w+")
 
 
+def _one_for_each_hidden_run(paths: Iterable[str]) -> list[str]:
+    """Paths of a page: all but those of a hidden run after the first. Such a page is refused before it reads more."""
+    found: dict[str, str] = {}
+    for path in paths:
+        of_run = re.search(r"/(run-\d+)/", path)
+        found.setdefault(of_run[1] if of_run else path, path)
+    return list(found.values())
+
+
 @pytest.mark.slow
 def test_no_page_shows_anything_of_a_hidden_run(stage: Stage, ada: Client, make_user: Any) -> None:
     stage.start(flows.quick, id="mine-1")
@@ -103,7 +112,7 @@ def test_no_page_shows_anything_of_a_hidden_run(stage: Stage, ada: Client, make_
     )
     assert {re.split(r"\W", mark)[0] for mark in MARKS.findall(without_the_rule)} >= {"run", "zq", "tests"}
     Hold.objects.update(held_by="bob", reason="a deploy")  # of a workflow and a queue, and of no run
-    every = [path for paths in addresses().values() for path in paths]
+    every = [path for paths in addresses().values() for path in _one_for_each_hidden_run(paths)]
     every += [f"{url('change', 'mine-1')}?part={part}" for part in PART_NAMES]
     every += [url(name, "mine-1") for name in ("export", "live", "edit_input")]
     every += [url("names", kind) + "?q=" for kind in ("workflow", "queue", "worker")]
