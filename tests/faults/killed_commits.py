@@ -8,13 +8,16 @@ what the real database has in the end, and what it has when nothing is killed.
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import importlib
 import json
 import os
 import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,31 +35,48 @@ def main(name: str) -> dict[str, Any]:
 
     drive = SCENARIOS[name]
     prepare()
-    _fork(drive, None)
+    with tempfile.NamedTemporaryFile() as imported:
+        _fork(lambda: _note_imports(drive, Path(imported.name)))
+        _import(Path(imported.name))
     undisturbed = found()
     prepare()
     kills = 0
     with tempfile.NamedTemporaryFile() as deaths:
-        while _fork(drive, Path(deaths.name)):
+        while _fork(lambda: _drive_to_a_death(drive, Path(deaths.name))):
             kills += 1
             assert kills < _MOST, "the scenario does not come to its end"
-            _expire_leases()
     return {"undisturbed": undisturbed, "killed": found(), "kills": kills}
 
 
-def _fork(drive: Callable[[], None], deaths: Path | None) -> bool:
-    """Let another process drive the scenario to its end; return True if SIGKILL has ended that before.
+def _note_imports(drive: Callable[[], None], file: Path) -> None:
+    drive()
+    file.write_text("\n".join(sys.modules))
 
-    `deaths` has a line for each death, None for no death.
-    """
+
+def _import(file: Path) -> None:
+    """Import what the first process has needed, so that those that are killed do not import it one by one."""
+    for name in file.read_text().splitlines():
+        with suppress(ImportError):  # a module that has put itself there by another name
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # no process looks through it again
+
+
+def _drive_to_a_death(drive: Callable[[], None], deaths: Path) -> None:
+    """Drive the scenario until this process dies; `deaths` has a line for each death."""
+    _expire_leases()
+    _arm(deaths)
+    drive()
+
+
+def _fork(work: Callable[[], None]) -> bool:
+    """Let another process do the work; return True if SIGKILL has ended that before it was done."""
     from django.db import connections
 
     connections.close_all()
     pid = os.fork()
     if pid == 0:
-        if deaths is not None:
-            _arm(deaths)
-        drive()
+        work()
         connections.close_all()
         os._exit(0)
     _, status = os.waitpid(pid, 0)
@@ -109,7 +129,7 @@ def _arm(deaths: Path) -> None:
 
 
 def _expire_leases() -> None:
-    """The worker is dead: let its leases be over."""
+    """The worker before this one is dead: let its leases be over."""
     from durable.core import clock
     from durable.models import Run
 
