@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -39,6 +40,7 @@ from durable.worker.executor import look_again
 from durable.worker.loop import InlinePool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
 from durable.worker.timer import Sweep
+from tests.support.child_path import child_path
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
@@ -544,9 +546,10 @@ class TestTheFile:
             "    n += 1\n"
             "    marks.write(marks.Mark(name='a', generation=1, counter=n, token='x' * 4000, at=datetime.now(UTC)))\n"
         )
+        environment = {**os.environ, "PYTHONPATH": child_path(Path(project.BASE_DIR))}
         highest = 0
         for _ in range(6):
-            writer = subprocess.Popen([sys.executable, "-c", program, str(path), str(highest)])
+            writer = subprocess.Popen([sys.executable, "-c", program, str(path), str(highest)], env=environment)
             try:
                 before = highest
                 while highest < before + 50:

@@ -17,6 +17,7 @@ from django.test import override_settings
 from durable.checks.configuration import check_settings
 from durable.conf import conf
 from durable.notifier import wakeups
+from tests.support.child_path import child_path
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,7 @@ MODULES: Final = {
 
         SECRET_KEY = "tests"
         INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "durable", "shop"]
-        DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": Path(__file__).parent / "db.sqlite3"}}
+        DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": Path(__file__).parent / "db.sqlite3", "TEST": {"MIGRATE": False}}}
         RQ_QUEUES = {"default": {"HOST": "127.0.0.1", "PORT": int(os.environ["PORT"]), "DB": 0}}
         USE_TZ = True
         DURABLE = {"NOTIFY_IN_TESTS": True} if "NOTIFY" in os.environ else {}
@@ -79,7 +80,18 @@ MODULES: Final = {
     """,
 }
 COMMANDS: Final = {
-    "pytest-django": ["-m", "pytest", "-q", "-p", "no:cacheprovider", "shop/test_it.py"],
+    "pytest-django": [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "pytest_django.plugin",
+        "-p",
+        "durable.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "shop/test_it.py",
+    ],
     "manage.py test": ["-m", "django", "test", "shop"],
 }
 
@@ -124,8 +136,9 @@ def test_a_test_run_connects_to_redis_only_where_the_settings_say_so(
     environment = {
         **{name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")},
         "DJANGO_SETTINGS_MODULE": "settings",
-        "PYTHONPATH": os.pathsep.join([str(project), str(Path(__file__).parents[2])]),
+        "PYTHONPATH": child_path(project, Path(__file__).parents[2]),
         "PORT": str(port),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # there are two dozen here
         **({"NOTIFY": "yes"} if notifies else {}),
     }
     done = subprocess.run(
