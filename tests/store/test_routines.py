@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
-from itertools import count
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -112,7 +111,9 @@ def found() -> list[CheckMessage]:
 def whole(postgres_store: PostgresStore) -> Iterator[PostgresStore]:
     """The store, whose database is whole again afterwards."""
     yield postgres_store
-    call_command("migrate", "durable", database=POSTGRES, verbosity=0)
+    applied = MigrationRecorder(connections[POSTGRES]).applied_migrations()
+    if wrong() or not {("durable", name) for name in MIGRATIONS} <= applied.keys():
+        call_command("migrate", "durable", database=POSTGRES, verbosity=0)
     execute("DROP FUNCTION IF EXISTS durable_complete_1(text)")
     assert wrong() == []
 
@@ -209,7 +210,6 @@ def test_the_server_is_asked_for_its_isolation_level(postgres_store: PostgresSto
 
 
 ALIAS = "migrations_alone"
-NUMBERS = count()
 
 #: The names of all tables, indexes, functions and triggers whose names begin with durable.
 NAMES = {
@@ -246,18 +246,31 @@ class Migration(migrations.Migration):
 """
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
-def alias(
-    request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path: Path
+@pytest.fixture(scope="module", params=["postgresql", "sqlite"])
+def _alone(
+    request: pytest.FixtureRequest,
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    """A database that this test alone uses."""
+    """A database that the tests below alone use, with durable's migrations and those that they need."""
     if request.param == "postgresql":
         server: EmbeddedPostgres = request.getfixturevalue("postgres_server")
-        config = database_from(server.create_database(f"{ALIAS}_{next(NUMBERS)}"))
+        config = database_from(server.create_database(ALIAS))
     else:
-        config = database_from(f"sqlite:///{tmp_path}/alone.sqlite3")
-    with django_db_blocker.unblock(), migrated(ALIAS, config):
+        config = database_from(f"sqlite:///{tmp_path_factory.mktemp('alone')}/alone.sqlite3")
+    with django_db_blocker.unblock(), migrated(ALIAS, config, apps=["durable"]):
         yield ALIAS
+
+
+@pytest.fixture
+def alias(_alone: str, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    """The database of the tests below. Each leaves its tables as it has found them, and no rows."""
+    with django_db_blocker.unblock():
+        before = names()
+        yield _alone
+        empty(_alone)
+        assert names() == before
 
 
 def names() -> set[tuple[str, str]]:
@@ -288,15 +301,14 @@ def test_they_can_be_taken_back_and_applied_again(alias: str) -> None:
     assert len(store.load("run")) == 1
 
 
-def test_they_need_no_others_to_be_applied_first(
-    postgres_server: EmbeddedPostgres, django_db_setup: None, django_db_blocker: DjangoDbBlocker
-) -> None:
+@pytest.mark.parametrize("_alone", ["postgresql"], indirect=True)
+def test_they_need_no_others_to_be_applied_first(alias: str) -> None:
     """The names of permissions are longer than the first migration of `auth` allows."""
-    config = database_from(postgres_server.create_database("migrations_of_durable"))
-    with django_db_blocker.unblock(), migrated(ALIAS, config, apps=["durable"]):
-        assert differences(ALIAS) == []
-        names = Permission.objects.using(ALIAS).filter(content_type__app_label="durable").values_list("name", flat=True)
-        assert max(map(len, names)) > 50
+    auth = {name for app, name in MigrationRecorder(connections[alias]).applied_migrations() if app == "auth"}
+    assert auth < {name for app, name in MigrationLoader(None).disk_migrations if app == "auth"}
+    assert differences(alias) == []
+    names = Permission.objects.using(alias).filter(content_type__app_label="durable").values_list("name", flat=True)
+    assert max(map(len, names)) > 50
 
 
 def test_tables_of_before_the_first_release_are_refused_with_what_to_do(alias: str) -> None:
@@ -313,7 +325,7 @@ def test_tables_of_before_the_first_release_are_refused_with_what_to_do(alias: s
     assert differences(alias) == []
 
 
-@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("_alone", ["postgresql"], indirect=True)
 def test_a_later_version_changes_a_guard_under_a_new_name_and_this_version_leaves_it(
     alias: str, settings: Any, later_version: str
 ) -> None:
