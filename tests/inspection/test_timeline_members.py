@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,24 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+_rows: list[list[Any]] = []  # of the run of `batches`, by model
+_now: list[datetime] = []  # when it was executed
+
+
+@pytest.fixture
+def of_batches(stage: Stage) -> Run:
+    """A run of `batches`. It is executed once for the module: its rows are inserted for each test."""
+    if not _rows:
+        stage.start(batches, id="run")
+        _now.append(stage.now)
+        _rows.extend(list(model._default_manager.all()) for model in (Run, Entry, EntryMetadata))
+        return Run.objects.get(pk="run")
+    [stage.now] = _now
+    for rows in _rows:
+        type(rows[0])._default_manager.bulk_create(rows)
+    return Run.objects.get(pk="run")
+
+
 def pages_of(run: Run, stage: Stage, opened: str, depth: int) -> Iterator[list[str]]:
     """The places of the members, page by page."""
     after = -1
@@ -82,33 +101,32 @@ ALL = {
 @pytest.mark.parametrize("opened", ALL)
 @pytest.mark.parametrize("windows", [(2_000, 20_000), (4, 7)], ids=["all at once", "few at a time"])
 def test_every_member_is_on_one_page_in_order(
-    stage: Stage, how: str, opened: str, windows: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    stage: Stage, of_batches: Run, how: str, opened: str, windows: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeline_reads, "_WINDOWS", windows)
-    run = stage.start(batches, id="run")
     depth, expected = ALL[opened]
-    pages = list(pages_of(run, stage, opened, depth))
+    pages = list(pages_of(of_batches, stage, opened, depth))
     assert [place for page in pages for place in page] == expected
     assert max(map(len, pages)) <= (PAGE if opened != "batch 3/parcel #" or how == "exact" else PARCELS)
 
 
-def test_equal_branches_open_in_a_long_history(stage: Stage, how: str) -> None:
-    run = stage.start(batches, id="run")
+def test_equal_branches_open_in_a_long_history(stage: Stage, of_batches: Run, how: str) -> None:
     pages = [
         [row.place for row in found.rows if row.place.startswith("checks/") and row.depth == 1]
-        for found in (build_timeline(run, stage.now, opened="checks/#"),)
+        for found in (build_timeline(of_batches, stage.now, opened="checks/#"),)
     ]
     assert pages == [[f"checks/{letter * 3}" for letter in "abcde"]]
 
 
-def test_the_failures_of_a_member_are_told_with_all_or_with_little_of_it(stage: Stage, how: str) -> None:
+def test_the_failures_of_a_member_are_told_with_all_or_with_little_of_it(
+    stage: Stage, of_batches: Run, how: str
+) -> None:
     """Two steps of a batch have failed, one of them after three attempts: more than the code that waits can tell."""
-    run = stage.start(batches, id="run")
     for location in ("batch 11/parcel 2/label", "batch 11/parcel 4/send"):
-        fail(run, location, attempts=3)
-    [first, *_] = members_of(build_timeline(run, stage.now, opened="batch #"), "batch #")
+        fail(of_batches, location, attempts=3)
+    [first, *_] = members_of(build_timeline(of_batches, stage.now, opened="batch #"), "batch #")
     assert (first.place, first.failed, first.failed_attempts) == ("batch 11", 2, 6)
-    opened = build_timeline(run, stage.now, opened="batch 11")
+    opened = build_timeline(of_batches, stage.now, opened="batch 11")
     inside = {row.place: row for row in opened.rows if row.place.startswith("batch 11")}
     assert {place: (row.failed, row.failed_attempts) for place, row in inside.items()} == {
         "batch 11": (2, 6),
@@ -120,25 +138,25 @@ def test_the_failures_of_a_member_are_told_with_all_or_with_little_of_it(stage: 
     assert inside["batch 11/parcel #/label"].count == PARCELS
 
 
-def test_a_closed_member_says_that_it_opens_and_counts_nothing_that_it_did_not_read(stage: Stage, how: str) -> None:
-    run = stage.start(batches, id="run")
-    members = members_of(build_timeline(run, stage.now, opened="batch #"), "batch #")
+def test_a_closed_member_says_that_it_opens_and_counts_nothing_that_it_did_not_read(
+    stage: Stage, of_batches: Run, how: str
+) -> None:
+    members = members_of(build_timeline(of_batches, stage.now, opened="batch #"), "batch #")
     opens = {"counted, members closed": "batch 0"}.get(how, "batch 0/parcel #")
     assert (members[0].opens, members[0].kind, members[0].status) == (opens, "join", "completed")
     assert members[0].count == (1 if how == "counted, members closed" else PARCELS)
-    turns = members_of(build_timeline(run, stage.now, opened="rounds/~#"), "rounds/~#")
+    turns = members_of(build_timeline(of_batches, stage.now, opened="rounds/~#"), "rounds/~#")
     assert [(row.kind, row.opens) for row in turns[:2]] == [("iteration", f"rounds/~{n}") for n in range(2)]
 
 
-def test_the_times_of_a_closed_member_are_those_of_its_entries(stage: Stage, how: str) -> None:
+def test_the_times_of_a_closed_member_are_those_of_its_entries(stage: Stage, of_batches: Run, how: str) -> None:
     """An iteration lasts from its first entry to its last one, whatever was read of it."""
-    run = stage.start(batches, id="run")
     began = stage.now - timedelta(hours=1)
     for number, copy in enumerate(("copy 0", "copy 1", "copy 2")):
         moment = began + timedelta(minutes=number)
-        metadata = EntryMetadata.objects.filter(entry=Entry.objects.get(run=run, location=f"rounds/~2/{copy}"))
+        metadata = EntryMetadata.objects.filter(entry=Entry.objects.get(run=of_batches, location=f"rounds/~2/{copy}"))
         metadata.update(created_at=moment, last_attempt_at=moment, completed_at=moment + timedelta(seconds=30))
-    members = members_of(build_timeline(run, stage.now, opened="rounds/~#"), "rounds/~#")
+    members = members_of(build_timeline(of_batches, stage.now, opened="rounds/~#"), "rounds/~#")
     [row] = [row for row in members if row.place == "rounds/~2"]
     assert (row.begins_at, row.ends_at) == (began, began + timedelta(minutes=2, seconds=30))
 
@@ -152,15 +170,17 @@ def test_what_follows_the_number_of_a_member_belongs_to_another_place(stage: Sta
     assert [place for page in pages_of(run, stage, "part # of #", 1) for place in page] == expected
 
 
-def test_a_folded_row_inside_a_folded_row_opens(stage: Stage, how: str) -> None:
-    """The parcels of all batches are one row, and so are their labels."""
-    run = stage.start(batches, id="run")
+def test_a_folded_row_inside_a_folded_row_opens(
+    stage: Stage, of_batches: Run, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parcels of all batches are one row, and so are their labels: 84 on pages of 16."""
+    monkeypatch.setattr(timeline, "MOST_MEMBERS", 16)
     parcels = [f"batch {batch}/parcel {each}" for batch in range(BATCHES) for each in range(PARCELS)]
-    assert [place for page in pages_of(run, stage, "batch #/parcel #", 2) for place in page] == parcels
+    assert [place for page in pages_of(of_batches, stage, "batch #/parcel #", 2) for place in page] == parcels
     labels = [f"{each}/label" for each in parcels]
-    assert [place for page in pages_of(run, stage, "batch #/parcel #/label", 3) for place in page] == labels
+    assert [place for page in pages_of(of_batches, stage, "batch #/parcel #/label", 3) for place in page] == labels
     inside = [f"batch 3/parcel {each}/pack" for each in range(PARCELS)]
-    assert [place for page in pages_of(run, stage, "batch 3/parcel #/pack", 3) for place in page] == inside
+    assert [place for page in pages_of(of_batches, stage, "batch 3/parcel #/pack", 3) for place in page] == inside
 
 
 def test_a_member_of_which_something_is_the_only_one_of_its_place_is_one_of_all(stage: Stage, how: str) -> None:
