@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 from django.db import connections, transaction
@@ -20,6 +21,22 @@ from tests.store.emptying import POSTGRES
 #: The orders of the statements and ends of two transactions, `A` and `a`, `B` and `b`.
 ENDS: Final = ["COMMIT", "ROLLBACK"]
 ORDERS: Final = ["AaBb", "ABab", "ABba", "BAab", "BAba", "BbAa"]
+
+
+def races() -> list[tuple[str, str, str]]:
+    """Return the orders with the ends of `A` and of `B` that show something else than the others.
+
+    At most one of the two is rolled back: with both, nothing is left that the one rollback does not leave. Where one
+    begins after the end of the other, its own rollback shows nothing either: nobody meets it.
+    """
+    return [
+        (order, *ends)
+        for order in ORDERS
+        for ends in product(ENDS, ENDS)
+        if "COMMIT" in ends and (order not in ("AaBb", "BbAa") or ends["AB".index(order[-1].upper())] == "COMMIT")
+    ]
+
+
 PATIENCE: Final = 120.0
 
 #: Seconds in which a statement that waits for nobody is mostly done, before the database is asked whether it waits.
