@@ -82,6 +82,8 @@ def _by_id(store: Store, seconds: float) -> list[RunRecord]:
     return [] if run is None else [run]
 
 
+DRAWN: Final = 6  # claims that are lost one after the other
+
 CLAIMS: Final = {"of a queue": _of_queue, "by rank": _by_rank, "by its id": _by_id}
 Claim = Callable[[Store, float], list[RunRecord]]
 
@@ -92,13 +94,13 @@ def test_a_lost_claim_gives_its_fence_to_no_other(store: Store, claim: Claim, fe
     store.create([a_run(fence=fence)])
     before = the(store)
     fences = set()
-    for _ in range(20):
+    for _ in range(DRAWN):
         [held] = claim(store, 0)
         assert held.fence == the(store).fence > fence
         assert is_of_first_claim(held.fence) == (fence == 0)
         fences.add(held.fence)
         put_back(store, before)
-    assert len(fences) == 20
+    assert len(fences) == DRAWN
 
 
 def test_claims_at_once_raise_each_fence(store: Store) -> None:
@@ -121,10 +123,10 @@ def test_a_fence_is_exact_in_json_for_millions_of_claims(store: Store) -> None:
 def test_a_raise_for_an_unanswered_commit_gives_no_number_twice(store: Store) -> None:
     held = started(store)
     before, fences = the(store), set()
-    for _ in range(20):
+    for _ in range(DRAWN):
         fences.add(store.change("run", lambda row, _entries: RunChange(run=fence_raised(row))).fence)
         put_back(store, before)
-    assert len(fences) == 20
+    assert len(fences) == DRAWN
     assert min(fences) > held.fence
 
 

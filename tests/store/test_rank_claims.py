@@ -79,12 +79,12 @@ def buffers(now: datetime = NOW, limit: int = 10) -> int:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("new_tables")
-def test_a_backlog_of_15_000_runs_delays_another_shares_run_by_no_claim(postgres_store: PostgresStore) -> None:
+def test_a_backlog_of_5_000_runs_delays_another_shares_run_by_no_claim(postgres_store: PostgresStore) -> None:
     store = postgres_store
-    start(store, names("a", 15_000), A)
+    start(store, names("a", 5_000), A)
     for claims in range(20):  # two workers in turn, each with ten at a time
         found = [run.id for run in claim(store)]
-        assert found == names("a", 15_000)[10 * claims : 10 * claims + 10], "a share's own runs keep their order"
+        assert found == names("a", 5_000)[10 * claims : 10 * claims + 10], "a share's own runs keep their order"
     start(store, ["b"], B, now=at(2))
     assert "b" in [run.id for run in claim(store, now=at(2))]
     start(store, ["plain"], now=at(3), wake_at=at(3))
@@ -98,7 +98,7 @@ def test_a_backlog_of_15_000_runs_delays_another_shares_run_by_no_claim(postgres
 def test_neither_a_claim_nor_an_idle_poll_walks_over_sleeping_runs(postgres_store: PostgresStore) -> None:
     store = postgres_store
     for prefix, ranking in (("plain", None), ("high", HIGH), ("low", LOW), ("a", A), ("b", B)):
-        start(store, names(prefix, 4_000), ranking, wake_at=at(60))
+        start(store, names(prefix, 2_000), ranking, wake_at=at(60))
     idle = claim(store)
     assert (list(idle), idle.passed_over) == ([], 0)
     start(store, ["low-now"], LOW)
@@ -114,7 +114,7 @@ def test_neither_a_claim_nor_an_idle_poll_walks_over_sleeping_runs(postgres_stor
 def test_a_claim_takes_few_of_many_that_are_due(postgres_store: PostgresStore) -> None:
     store = postgres_store
     for prefix, ranking in (("high", HIGH), ("low", LOW), ("a", A), ("b", B)):
-        start(store, names(prefix, 5_000), ranking)
+        start(store, names(prefix, 2_000), ranking)
     bounds = ClaimBounds(clock=lambda: 0.0)
     found = claim(store, bounds=bounds)
     assert [run.id for run in found] == names("high", 10)
@@ -167,7 +167,7 @@ def test_a_claim_that_was_planned_on_a_few_runs_reads_as_few_of_many(postgres_st
         assert rows_read(POSTGRES) - before < 400
 
 
-RUNS = 2_000
+RUNS = 1_000
 
 
 @pytest.fixture

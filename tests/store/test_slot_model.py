@@ -177,7 +177,7 @@ class Model:
 
 
 @given(operations=st.lists(OPERATIONS, max_size=40))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_sequence(store: Store, operations: list[tuple[str, int, str]]) -> None:
     model = Model(store)
     for act, number, names in operations:
