@@ -75,10 +75,10 @@ def test_ask_is_answered_while_others_wait(h: Harness, flavour: Flavour) -> None
 async def in_a_loop(ctx: Any, act: Any) -> Any:
     async def body(ctx: Any, n: int) -> Any:
         await ctx.step("work", lambda: n)
-        if n == 2:
+        if n == 1:
             await act(ctx)
         await ctx.sleep("rest", 1)
-        return Continue(n + 1) if n < 4 else Break()
+        return Continue(n + 1) if n < 3 else Break()
 
     await ctx.loop("loop", body, state=0, history_prune_interval=2)
 
@@ -140,10 +140,18 @@ async def here(ctx: Any, act: Any) -> Any:
 
 
 SCOPES = [here, in_a_loop, in_nested_loops, in_a_block, in_a_branch, in_a_winner, in_a_loser]
+#: What a scope does is of the engine: of each kind, one is driven asynchronously too.
+FLAVOURS = [*(("sync", each) for each in SCOPES), *(("async", each) for each in (in_a_loop, in_a_branch, in_a_loser))]
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(
+    ("flavour", "scope"),
+    [("async", in_a_loop), *(("sync", each) for each in (here, in_a_block, in_a_branch, in_a_loser))],
+    indirect=["flavour"],
+)
 def test_it_is_completed_in_an_inner_scope_whatever_crashes(h: Harness, flavour: Flavour, scope: Any) -> None:
+    """The completion is committed with what comes after the scope's act: in the next test that is always a step."""
+
     async def ship(ctx: Any) -> Any:
         message = await ctx.queue.next("quote", completable=True)
 
@@ -162,7 +170,7 @@ def test_it_is_completed_in_an_inner_scope_whatever_crashes(h: Harness, flavour:
     h.crash_everywhere(flavour(ship), drive=drive)
 
 
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("flavour", "scope"), FLAVOURS, indirect=["flavour"])
 def test_whether_it_is_completed_is_the_same_in_each_pass(h: Harness, flavour: Flavour, scope: Any) -> None:
     """Before, within and after the scope that completes it, where a second answer is refused."""
 

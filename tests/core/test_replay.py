@@ -734,16 +734,14 @@ def test_a_worker_that_dies_in_the_replay(
 
 
 @pytest.mark.slow
-def test_a_long_history_is_planned_in_a_moment(h: Harness, flavour: Flavour) -> None:
+def test_a_long_history_is_planned_in_a_moment(h: Harness) -> None:
     """Two thousand entries, each of which goes: once they were looked for in all the others."""
-    world = World()
 
-    async def ship(ctx: Any) -> Any:
+    def ship(ctx: Any) -> None:
         for number in range(2_000):
-            await ctx.step(f"s{number}", str)
+            ctx.step(f"s{number}", str)
 
-    run = h.start(flavour(ship))
+    run = h.start(ship)
     h.run(run)
     plan = run.plan_replay("s1")
     assert (plan.counts.removed, len(plan.removed), plan.kept) == (1_999, 50, ("s0",))
-    assert world.calls == []
