@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from django.core.management import call_command
 
 from tests.docs.pages import TUTORIAL, language, page
+from tests.support.child_path import child_path
 
 _FILE: Final = re.compile(r"# (?P<path>[\w/]+\.py)\b")
 
@@ -36,6 +38,7 @@ def blocks_until_settings(name: str) -> dict[str, str]:
 )
 def test_a_project_as_the_page_says_gets_no_warning(tmp_path: Path, name: str, app: str, prose: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "DATABASE_"))}
+    environment["PYTHONPATH"] = child_path()  # so that the commands are forked
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
@@ -50,8 +53,9 @@ def test_a_project_as_the_page_says_gets_no_warning(tmp_path: Path, name: str, a
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    run("-m", "django", "startproject", "mysite", ".")
-    run("manage.py", "startapp", app)
+    call_command("startproject", "mysite", str(tmp_path))
+    (tmp_path / app).mkdir()
+    call_command("startapp", app, str(tmp_path / app))
     files = blocks_until_settings(name)
     with (tmp_path / "mysite/settings.py").open("a") as settings:
         settings.write(f"{prose}{files.pop('settings.py')}")
