@@ -13,6 +13,7 @@ import httpx
 import pytest
 from cryptography.fernet import Fernet
 from django.contrib.auth.models import User
+from django.db.models.signals import post_save
 from django.test import Client, override_settings
 from django.utils import timezone
 
@@ -34,11 +35,20 @@ def of(name: str, player: Play, namespace: Namespace) -> AbstractContextManager[
 
 @contextmanager
 def _models(player: Play, _: Namespace) -> Iterator[None]:
-    """The models of the shop in this repository, as the shop of the page."""
+    """The models of the shop in this repository, as the shop of the page.
+
+    Without the workflow that a new customer starts there: no page has it, and a harness would look for it every half
+    minute of days.
+    """
     from project.shop import models
+    from project.shop.receivers import welcome_new_customer
 
     player.module("shop.models", **{name: getattr(models, name) for name in models.__all__})
-    yield
+    assert post_save.disconnect(welcome_new_customer, sender=models.Customer)
+    try:
+        yield
+    finally:
+        post_save.connect(welcome_new_customer, sender=models.Customer)
 
 
 @contextmanager

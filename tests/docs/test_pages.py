@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 
 import pytest
 from django.core.management import CommandError
@@ -43,15 +42,8 @@ def run(name: str) -> None:
             example.evaluate()
 
 
-#: Pages with commands that take seconds.
-LONG: Final = ("docs/guides/from-django-ox.md", "docs/guides/from-procrastinate.md")
-
-
 @pytest.mark.django_db
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=pytest.mark.slow) if each in LONG else each for each in PAGES if each != TUTORIAL],
-)
+@pytest.mark.parametrize("name", [each for each in PAGES if each != TUTORIAL])
 def test_a_page_runs(name: str) -> None:
     run(name)
 
