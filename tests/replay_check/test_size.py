@@ -69,7 +69,7 @@ def measured(check: Callable[[], T]) -> tuple[T, int]:
 
 
 def test_memory_is_of_one_history_whatever_their_number(deploys: Deploys) -> None:
-    length = 2_000
+    length = 700
     deploys.deploy(waits)
     for number in range(4):
         long_history(deploys, length, f"long-{number}")
