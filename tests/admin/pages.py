@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from durable.models import OperatorAction
+from tests.support.one_parser import one_parser
 
 
 def url(name: str, run_id: object = None, *args: str) -> str:
@@ -69,7 +70,8 @@ def statements(client: Any, address: str) -> list[str]:
 def printed(*arguments: str) -> str:
     """What a command of durable prints, its errors too."""
     out = StringIO()
-    call_command("durable", *arguments, stdout=out, stderr=out)
+    with one_parser():
+        call_command("durable", *arguments, stdout=out, stderr=out)
     return out.getvalue()
 
 

@@ -16,6 +16,7 @@ from django.utils import timezone
 from durable.models import Run
 from durable.runtime import Runtime
 from tests.cli import workflows
+from tests.support.one_parser import one_parser
 from tests.support.stores import in_force, passed
 
 
@@ -71,7 +72,8 @@ class Shell:
             patch.delenv("NO_COLOR", raising=False)
             patch.setenv("COLUMNS", str(columns))
             try:
-                call_command("durable", *arguments, stdout=out, stderr=err)
+                with one_parser():
+                    call_command("durable", *arguments, stdout=out, stderr=err)
             except SystemExit as exit:
                 status = int(exit.code or 0)
             except CommandError as error:

@@ -6,9 +6,12 @@ import io
 
 from django.core.management import call_command
 
+from tests.support.one_parser import one_parser
+
 
 def printed(*arguments: str) -> str:
     """The standard output of `manage.py durable <arguments>`."""
     out = io.StringIO()
-    call_command("durable", *arguments, stdout=out, stderr=io.StringIO())
+    with one_parser():
+        call_command("durable", *arguments, stdout=out, stderr=io.StringIO())
     return out.getvalue()
