@@ -13,7 +13,7 @@ from tests.admin.addresses import PAGES, a_hung_step, make_site
 from tests.admin.conftest import Stage
 from tests.admin.pages import url
 from tests.support.addresses import path_of
-from tests.support.browsers import RULES, barriers, show_as
+from tests.support.browsers import CONTRAST, RULES, barriers, show_as
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -24,8 +24,8 @@ WIDE, TELEPHONE = {"width": 1440, "height": 1000}, {"width": 390, "height": 844}
 #: A colour scheme, forced colours, a size, and what axe looks at: colours do not change the structure of a page.
 LOOKS = {
     "light": ("light", "none", WIDE, RULES),
-    "dark": ("dark", "none", WIDE, ("color-contrast",)),
-    "forced": ("light", "active", WIDE, ("color-contrast",)),
+    "dark": ("dark", "none", WIDE, CONTRAST),
+    "forced": ("light", "active", WIDE, CONTRAST),
     "telephone": ("dark", "none", TELEPHONE, RULES),
 }
 #: Parts of pages, downloads, lists of names and redirections.
@@ -48,7 +48,7 @@ def test_barriers_are_found_with_each_place_and_only_where_the_test_looks(page: 
     assert "document-title" in everywhere
 
 
-def test_no_page_has_barriers(sign_in: Callable[..., Page], stage: Stage) -> None:
+def test_no_page_has_barriers(sign_in: Callable[..., Page], stage: Stage, complaints: list[str]) -> None:
     flows.SWITCH["broken"] = True
     site = make_site(stage)
     a_hung_step(stage)
@@ -64,7 +64,10 @@ def test_no_page_has_barriers(sign_in: Callable[..., Page], stage: Stage) -> Non
     found: dict[str, list[str]] = {}
     # the search of the log is Django's own
     for path in paths:
-        page.goto(path)
+        answer = page.goto(path)
+        if answer is not None and answer.ok:  # a question that is none is not found
+            for said in complaints:
+                found.setdefault(said, []).append(path)
         page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
         for look, (scheme, forced, size, rules) in LOOKS.items():
             show_as(page, scheme=scheme, forced=forced, size=size)
@@ -72,4 +75,5 @@ def test_no_page_has_barriers(sign_in: Callable[..., Page], stage: Stage) -> Non
                 found.setdefault(f"{each['id']}: {each['nodes'][0]['html'][:200]}", []).append(f"{look}: {path}")
             if page.evaluate("document.documentElement.scrollWidth") > size["width"]:
                 found.setdefault("wider than the screen", []).append(f"{look}: {path}")
+        complaints.clear()  # of the styles that axe tries to set
     assert found == {}

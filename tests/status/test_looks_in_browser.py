@@ -16,7 +16,7 @@ from django.utils import timezone
 from durable import Context, Markdown, workflow
 from durable.hooks.progress import address_of
 from tests.faults.passing import pass_once
-from tests.support.browsers import RULES, barriers, complaints_of, show_as
+from tests.support.browsers import CONTRAST, RULES, barriers, complaints_of, show_as
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -26,10 +26,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(trans
 
 LONG: Final = "W" * 80
 EVIL: Final = f"<script>alert(1)</script> \u202eevil\u202c \N{FAMILY} {LONG}"
-LOOKS: Final[dict[str, tuple[Any, int]]] = {
-    "light": ("light", 1280),
-    "dark": ("dark", 1280),
-    "telephone": ("dark", 390),
+#: Colours do not change the structure of a page.
+LOOKS: Final[dict[str, tuple[Any, int, tuple[str, ...]]]] = {
+    "light": ("light", 1280, RULES),
+    "dark": ("dark", 1280, CONTRAST),
+    "telephone": ("dark", 390, RULES),
 }
 given: list[str] = []
 
@@ -68,9 +69,9 @@ def test_hostile_texts_break_no_page(page: Page, live_server: LiveServer) -> Non
         assert "\u202e" not in page.locator("main").last.inner_text(), path
         found += [(path, each) for each in complaints]
         within = "#content" if path in inside else None
-        for look, (scheme, width) in LOOKS.items():
+        for look, (scheme, width, rules) in LOOKS.items():
             show_as(page, scheme=scheme, size={"width": width, "height": 900})
-            seen = barriers(page, RULES, within=within)
+            seen = barriers(page, rules, within=within)
             found += [(f"{look}: {path}", (each["id"], each["nodes"][0]["html"])) for each in seen]
             if page.evaluate("document.documentElement.scrollWidth") > width:
                 found.append((f"{look}: {path}", "wider than the screen"))
