@@ -65,7 +65,7 @@ def test_compensations_of_children_come_through_kills(child_environment: dict[st
 # -- maps while workers are killed: each child runs once and is counted once, and nothing is left behind
 
 
-CHILDREN = 200
+CHILDREN = 100
 FAILING = CHILDREN // 10
 KILLS = 8
 BATCH = 500  # children that a commit starts

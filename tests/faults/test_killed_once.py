@@ -29,7 +29,7 @@ from tests.support.waiting import eventually, wait_until_ended
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
-CHARGES = int(os.environ.get("FAULTS_CHARGES", "300"))
+CHARGES = int(os.environ.get("FAULTS_CHARGES", "120"))
 KILLS = int(os.environ.get("FAULTS_KILLS", "6"))
 SEED = 20260301
 
@@ -57,7 +57,7 @@ def test_no_charge_is_made_twice_or_lost_under_kills(
 
 # -- held steps, while several people settle and recover them at once
 
-RUNS = int(os.environ.get("FAULTS_HELD", "120"))
+RUNS = int(os.environ.get("FAULTS_HELD", "70"))
 HELD_KILLS = int(os.environ.get("FAULTS_KILLS", "5"))
 PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "540"))
 HELD_SEED = 20261130
