@@ -6,6 +6,7 @@ Reads the arguments; the servers are `surroundings`' business. Ends with 1 if a 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.benchmarks.surroundings import surroundings
 def main() -> int:
     """Measure what was asked for; the exit code."""
     given = _arguments()
+    if given.short:
+        os.environ["BENCHMARKS_SHORT"] = "1"  # for `workers`, in programs of ours too
     with surroundings():
         from rich.console import Console
 
@@ -38,7 +41,7 @@ def _arguments() -> argparse.Namespace:
         "--only", nargs="+", metavar="NAME", help='measurements by name; "ours" or "peers" for all of them'
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures there")
-    parser.add_argument("--short", action="store_true", help="small sizes: two minutes, and one round by default")
+    parser.add_argument("--short", action="store_true", help="small sizes, and one round by default")
     parser.add_argument("--repeat", type=int, metavar="N", help="how many rounds (3)")
     parser.add_argument("--absurd-sql", type=Path, metavar="PATH", help="the file that creates Absurd's schema")
     return parser.parse_args()

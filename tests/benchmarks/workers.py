@@ -57,7 +57,7 @@ def workers(
     try:
         wait_until(lambda: _serving() >= processes, "workers did not start")
         noting.start().result(timeout=PATIENCE)
-        for each in noting.start_many([()] * processes * 40):  # enough for each process to have its share
+        for each in noting.start_many([()] * processes * _warming()):
             each.result(timeout=PATIENCE)
         Run.objects.all().delete()
         yield process
@@ -67,6 +67,11 @@ def workers(
         if not conf.REDIS:
             WorkerProcess.objects.all().delete()  # of those that could not sign off; no other worker is there to do it
         wait_until(lambda: _serving() == 0, "workers did not sign off")
+
+
+def _warming() -> int:
+    """How many runs make a process warm: with 40, each of them has its share."""
+    return 4 if "BENCHMARKS_SHORT" in os.environ else 40
 
 
 def _serving() -> int:

@@ -87,10 +87,11 @@ def printed(module: str, *options: str, environment: dict[str, str] | None = Non
     """Run `python -m module`, in the environment of a fresh terminal unless one is given; return what it has printed.
 
     A program with servers of its own does not know those of the session. One that ends with an error fails the test.
+    What it starts is forked.
     """
     others = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
     done = subprocess.run(
-        [sys.executable, "-m", module, *options],
+        [sys.executable, "-m", "tests.support.forkserver", module, *options],
         cwd=ROOT,
         env=environment or {**others, "PYTHONPATH": child_path()},
         capture_output=True,

@@ -36,7 +36,7 @@ def fanned_out(bench: Bench) -> Iterator[Figure]:
 
     The parent does not wait for its children; what joining them costs is measured by "map".
     """
-    count = bench.size(_COUNT, 600)
+    count = bench.size(_COUNT, 100)
     with workers(2):
         fan_out.start(count).result(timeout=600)
         wait_for_all(steps.name)
@@ -52,7 +52,7 @@ def mapped(bench: Bench) -> Iterator[Figure]:
     once, once 50 at once. Then how often the row of the parent was written, by a trigger, and what the server takes for
     the pages that show the children.
     """
-    count = bench.size(_COUNT, 600)
+    count = bench.size(_COUNT, 100)
     maps = {"a map": None, f"a map, {_AT_ONCE} at once": _AT_ONCE}
     with workers(2) as command, _counted_writes():
         cpu = cpu_seconds(command.pid)
@@ -74,7 +74,7 @@ def mapped_in_threads(bench: Bench) -> Iterator[Figure]:
 
     Once all at once, once 50 at once: then each end of a child has to begin the next one.
     """
-    count = bench.size(2000, 400)
+    count = bench.size(2000, 60)
     with workers(1, concurrency=4) as command:
         cpu = cpu_seconds(command.pid)
         rate, _ = _taken(cpu, count, partial(_independent, count))
@@ -115,7 +115,7 @@ def killed(bench: Bench) -> Iterator[Figure]:
     Another worker is started in its place. None is killed before a child has ended since the last one was. What it
     takes is mostly the start of Python, and at the end the lease of what was killed last.
     """
-    count = bench.size(_COUNT, 100)
+    count = bench.size(_COUNT, 40)
     dice = random.Random(3)  # not for secrets
     began = time.monotonic()
     handle = mapping.start(count)

@@ -26,7 +26,7 @@ def limits(bench: Bench) -> Iterator[Figure]:
     One key: eight runs at once want four slots, so that there is always a line. 1,000 keys: of each key one run at a
     time. At last how many runs of the one key were in their steps at once, by the clock of the steps.
     """
-    count = bench.size(5_000, 100)
+    count = bench.size(5_000, 40)
     with workers(2, concurrency=4) as command:
         cpu = cpu_seconds(command.pid)
         kinds: dict[str, tuple[str, Callable[[], object]]] = {
@@ -68,7 +68,7 @@ def shares(bench: Bench) -> Iterator[Figure]:
     Beside it runs per second of a backlog with a share and of one without, which is what the order costs, and how long
     the last run of the backlog without a share waited: a single run behind it waits for so long.
     """
-    count = bench.size(15_000, 300)
+    count = bench.size(15_000, 100)
     with workers(2, concurrency=4):
         empty_tables()
         steps.start_many([(1,)] * count)
@@ -110,4 +110,4 @@ def ranks(bench: Bench) -> Iterator[Figure]:
     if programs is None:
         raise Skipped(f"PostgreSQL {OLDEST_POSTGRES} is not installed")
     with EmbeddedPostgres(programs=programs, settings=SETTINGS) as server:
-        yield from figures("tests.benchmarks.ranked", bench.size(2000, 300), environment={"DATABASE_URL": server.url})
+        yield from figures("tests.benchmarks.ranked", bench.size(2000, 40), environment={"DATABASE_URL": server.url})

@@ -70,7 +70,7 @@ def one_run(bench: Bench) -> Iterator[Figure]:
     Claim and end of the run are not in it, the load of the empty history and the last commit are. The steps' functions
     do nothing, so this is the engine and the database alone.
     """
-    count = bench.size(1500, 500)
+    count = bench.size(1500, 100)
     record = claimed(steps.start(count))
     yield Figure("steps", count / seconds(lambda: one_pass(record)), "/s")
 
@@ -78,7 +78,7 @@ def one_run(bench: Bench) -> Iterator[Figure]:
 @measure("steps unprepared", beside_bare=True)
 def one_run_unprepared(bench: Bench) -> Iterator[Figure]:
     """The same without PREPARED_STATEMENTS, as behind a pooler in transaction mode: steps per second."""
-    count = bench.size(1500, 500)
+    count = bench.size(1500, 100)
     record = claimed(steps.start(count))
     with override_settings(DURABLE={**settings.DURABLE, "PREPARED_STATEMENTS": False}):
         yield Figure("steps, unprepared", count / seconds(lambda: one_pass(record)), "/s")
@@ -87,7 +87,7 @@ def one_run_unprepared(bench: Bench) -> Iterator[Figure]:
 @measure("async steps", beside_bare=True)
 def one_async_run(bench: Bench) -> Iterator[Figure]:
     """The same by a coroutine function: steps per second. They are called and committed in a thread."""
-    count = bench.size(1500, 300)
+    count = bench.size(1500, 100)
     record = claimed(asteps.start(count))
     yield Figure("async steps", count / seconds(lambda: one_pass(record)), "/s")
 
@@ -95,7 +95,7 @@ def one_async_run(bench: Bench) -> Iterator[Figure]:
 @measure("async steps of async functions", beside_bare=True)
 def one_async_run_of_async_functions(bench: Bench) -> Iterator[Figure]:
     """The same, with steps of coroutine functions: steps per second. The event loop commits them itself."""
-    count = bench.size(1500, 300)
+    count = bench.size(1500, 100)
     record = claimed(acalls.start(count))
     yield Figure("async steps of async functions", count / seconds(lambda: one_pass(record)), "/s")
 
@@ -105,7 +105,7 @@ def done_once(bench: Bench) -> Iterator[Figure]:
     """A step with `once=True` beside a plain one: microseconds of CPU of each, of this process and of PostgreSQL, and
     how often either is done in a second. Ten passes of each, in turn, so that others on the machine disturb both.
     """
-    count, cpu = bench.size(300, 100), cpu_seconds(os.getpid())
+    count, cpu = bench.size(300, 10), cpu_seconds(os.getpid())
     kinds: dict[str, Any] = {"plain": steps, "once": steps_once}
     used = dict.fromkeys(kinds, 0.0)
     took = dict.fromkeys(kinds, 0.0)
@@ -196,7 +196,7 @@ def join(bench: Bench) -> Iterator[Figure]:
     The steps do nothing, so branches only compete for the interpreter and for the run's row; what branches are for,
     waiting side by side, is not shown. A shift opens a connection for each thread of its sync joins, once.
     """
-    times = bench.size(5, 2)
+    times = bench.size(5, 1)
     for name, workflow in (("sync", parallel), ("async", aparallel)):
         workflow.start_many([(COUNT,)] * times)
         yield Figure(f"{name} join of {COUNT}", seconds(work_off) / times * 1000, "ms")
@@ -209,7 +209,7 @@ def loop(bench: Bench) -> Iterator[Figure]:
     Rows are those of the run's entries, counted at each tenth (that time is taken out). Shows no pass that begins in
     the middle, nor what dead rows cost once autovacuum comes.
     """
-    count = bench.size(100_000, 3000)
+    count = bench.size(100_000, 500)
     handle = counting.start(count)
     record = claimed(handle)
     marks: list[tuple[float, float]] = []
@@ -242,7 +242,7 @@ def guard(bench: Bench) -> Iterator[Figure]:
     That is all that it adds to an operation. Statements between two operations cost more, and are told. A step without
     statements costs the same with each mode.
     """
-    count = bench.size(200_000, 50_000)
+    count = bench.size(200_000, 5_000)
     with override_settings(DURABLE={"GUARD": "log"}), Harness() as h:
         for name in ("off", "log"):
             wrapped = name == "log"

@@ -43,7 +43,7 @@ def four_slots(bench: Bench) -> Iterator[Figure]:
 def _finished(bench: Bench, processes: int, concurrency: int = 1) -> Iterator[Figure]:
     suffix = f"{processes} worker{'s' * (processes > 1)}" if concurrency == 1 else f"concurrency {concurrency}"
     with workers(processes, concurrency=concurrency):
-        for name, length, count in (("one", 1, bench.size(2000, 400)), ("five", 5, bench.size(1000, 150))):
+        for name, length, count in (("one", 1, bench.size(2000, 40)), ("five", 5, bench.size(1000, 15))):
             steps.start_many([(length,)] * count)
             wait_for_all(steps.name)
             yield Figure(f"{name}-step runs, {suffix}", count / elapsed(steps.name), "/s")
@@ -56,7 +56,7 @@ def in_process(bench: Bench) -> Iterator[Figure]:
 
     The runs were started before. What is missing to "one worker" is RQ, the start and the interpreter's other threads.
     """
-    count = bench.size(1000, 200)
+    count = bench.size(1000, 40)
     for name, length in (("one", 1), ("five", 5)):
         steps.start_many([(length,)] * count)
         yield Figure(f"{name}-step runs in process", count / seconds(work_off), "/s")
@@ -70,7 +70,7 @@ def concurrency(bench: Bench) -> Iterator[Figure]:
     """
     for slots in (1, 4, 8):
         with workers(1, concurrency=slots):
-            count = bench.size(100, 20) * slots
+            count = bench.size(100, 5) * slots
             waiting.start_many([()] * count)
             wait_for_all(waiting.name)
             yield Figure(f"runs that wait 20 ms, concurrency {slots}", count / elapsed(waiting.name), "/s")
@@ -84,8 +84,8 @@ def under_a_held_snapshot(bench: Bench) -> Iterator[Figure]:
     Both are medians of three batches of 2,000 that are started together; the runs between them are batches as well, and
     all stay in the tables. A dump, an idle transaction or a replica's feedback holds such a snapshot.
     """
-    batch = bench.size(2_000, 50)
-    batches = bench.size(100_000, 200) // batch
+    batch = bench.size(2_000, 10)
+    batches = bench.size(100_000, 40) // batch
     with workers(1):
         before = [_rate(batch) for _ in range(3)]
         with _held_snapshot(bench.database_url):
@@ -130,8 +130,8 @@ def many_queues(bench: Bench) -> Iterator[Figure]:
 
 
 def _of_both(bench: Bench, processes: int, how: str) -> Iterator[Figure]:
-    tenants = [name for name in settings.RQ_QUEUES if name != conf.QUEUE]
-    each = bench.size(10, 2)
+    tenants = [name for name in settings.RQ_QUEUES if name != conf.QUEUE][: bench.size(200, 20)]
+    each = bench.size(10, 1)
     count = each * len(tenants)
     with workers(processes, queues=list(settings.RQ_QUEUES)):
         steps.start_many([(1,)] * count)

@@ -41,14 +41,14 @@ def growth(bench: Bench) -> Iterator[Figure]:
     among 10,000 and 100,000 sleeping or finished ones; and twenty claims alone out of 2,000 and 20,000 due runs. Shows
     no table that is larger than memory.
     """
-    few = bench.size(1500, 200)
+    few = bench.size(1500, 30)
     first, tenfold = (_steps(count) for count in (few, 10 * few))
     yield Figure("growth with 10x steps", tenfold / first / 10, "times")
-    others = bench.size(10_000, 1000)
+    others = bench.size(10_000, 300)
     for state in ("sleeping", "completed"):
         first, tenfold = (_claims(bench, state, count) for count in (others, 10 * others))
         yield Figure(f"growth with 10x {state} runs", tenfold / first, "times")
-    due = bench.size(2000, 500)
+    due = bench.size(2000, 200)
     first, tenfold = (_batches(count) for count in (due, 10 * due))
     yield Figure("growth of a claim with 10x due runs", tenfold / first, "times")
 
@@ -65,15 +65,15 @@ def _claims(bench: Bench, state: str, others: int) -> float:
         cursor.execute(FILL, {"prefix": f"{state}-", "state": state, "count": others})
         cursor.execute("VACUUM (ANALYZE) durable_run")  # tables that have grown by and by have been vacuumed
     for _ in range(bench.size(4, 1)):
-        steps.start_many([(1,)] * bench.size(500, 100))
+        steps.start_many([(1,)] * bench.size(500, 20))
     return seconds(work_off)
 
 
 def _batches(due: int) -> float:
     """Twenty claims out of so many due runs."""
     empty_tables()
-    for _ in range(due // 500):
-        steps.start_many([(1,)] * 500)
+    for first in range(0, due, 500):
+        steps.start_many([(1,)] * min(500, due - first))
     now, store = timezone.now(), store_for("default")
     until = now + timedelta(hours=1)
 
@@ -104,7 +104,7 @@ def pages(bench: Bench) -> Iterator[Figure]:
         "overview": reverse("admin:app_list", args=["durable"]),
     }
     try:
-        fill(runs=bench.size(1_000_000, 20_000), entries=bench.size(10_000, 1000))
+        fill(runs=bench.size(1_000_000, 3_000), entries=bench.size(10_000, 300))
         with connection.cursor() as cursor:
             cursor.execute("VACUUM (ANALYZE)")  # tables that have grown by and by have been vacuumed
         browser = Browser()

@@ -33,10 +33,10 @@ def messages(bench: Bench) -> Iterator[Figure]:
     Runs whose history is one wait, sent to one after the other at irregular moments. "Under load" the worker has a
     backlog of one-step runs besides: what is shown then is the queue's length, since due runs are taken in turn.
     """
-    count = bench.size(200, 40)
+    count = bench.size(200, 10)
     with workers(1):
         yield from _figures("message", _latencies(count))
-        steps.start_many([(1,)] * bench.size(2000, 300))
+        steps.start_many([(1,)] * bench.size(2000, 50))
         yield from _figures("message under load", _latencies(bench.size(40, 10), pause=0.0))
         wait_for_all(steps.name)
 
@@ -45,7 +45,7 @@ def messages(bench: Bench) -> Iterator[Figure]:
 def messages_in_threads(bench: Bench) -> Iterator[Figure]:
     """As "messages", by an idle worker of four slots: milliseconds."""
     with workers(1, concurrency=4):
-        yield from _figures("message, concurrency 4", _latencies(bench.size(200, 40)))
+        yield from _figures("message, concurrency 4", _latencies(bench.size(200, 10)))
 
 
 @measure("messages beside a step")
@@ -54,14 +54,14 @@ def messages_beside_a_step(bench: Bench) -> Iterator[Figure]:
     with workers(1, concurrency=2):
         handle = holding.start()
         wait_until(lambda: Run.objects.filter(pk=handle.id, state="running").exists(), "the step did not begin")
-        yield from _figures("message beside a step", _latencies(bench.size(200, 40)))
+        yield from _figures("message beside a step", _latencies(bench.size(200, 10)))
 
 
 @measure("messages without Redis")
 def messages_without_redis(bench: Bench) -> Iterator[Figure]:
     """As "messages", with `REDIS` False: the worker listens to PostgreSQL, or polls it."""
     with settled(REDIS=False), workers(1):
-        yield from _figures("message by LISTEN", _latencies(bench.size(200, 40)))
+        yield from _figures("message by LISTEN", _latencies(bench.size(200, 10)))
     with settled(REDIS=False, LISTEN=False), workers(1):
         yield from _figures("message by polling", _latencies(bench.size(40, 10), pause=0.3))
 
@@ -81,7 +81,7 @@ def idle_workers(bench: Bench) -> Iterator[Figure]:
         with settled(**durable), workers(1) as process:
             family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
             before, cpu = _transactions(), _cpu(family)
-            seconds = bench.size(60, 5)
+            seconds = bench.size(60, 1)
             time.sleep(seconds)
             yield Figure(f"transactions of an idle worker, {name}", (_transactions() - before) * 60 / seconds, "/min")
             yield Figure(f"CPU of an idle worker, {name}", (_cpu(family) - cpu) * 1000 * 60 / seconds, "ms/min")
@@ -139,10 +139,10 @@ def timers(bench: Bench) -> Iterator[Figure]:
     that the figure is a queue's length.
     """
     with workers(1):
-        idle = _lateness(bench.size(200, 20), ahead=2.5, apart=0.05)
+        idle = _lateness(bench.size(200, 10), ahead=2.5, apart=0.05)
         yield from _figures("timer", idle)
         empty_tables()
-        count = bench.size(5000, 300)
+        count = bench.size(5000, 50)
         crowd = _lateness(count, ahead=2 + count / 120, apart=1 / count)
         yield Figure(f"timer, {count:,} in 1 s, median", median(crowd) * 1000, "ms")
         yield Figure(f"timer, {count:,} in 1 s, last", max(crowd) * 1000, "ms")
@@ -182,10 +182,10 @@ def schedules(bench: Bench) -> Iterator[Figure]:
     them when they are due at once; no worker runs meanwhile.
     """
     with workers(1):
-        late = _ticks_late(bench.size(300, 25))
+        late = _ticks_late(bench.size(300, 15))
     for what, values in late.items():
         yield from _figures(what, values)
-    count = bench.size(_MANY, 500)
+    count = bench.size(_MANY, 200)
     moment = timezone.now().replace(microsecond=0) + timedelta(hours=1)
     _make(count, moment)
     looks = [seconds(lambda: next_look(timezone.now())) for _ in range(100)]
