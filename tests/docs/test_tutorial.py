@@ -26,6 +26,7 @@ import redis
 
 from tests.docs.pages import TUTORIAL, is_run, language, page
 from tests.docs.shell import Command, commands, fits
+from tests.support.child_path import child_path
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +86,10 @@ def shell(tmp_path: Path, redis_connection: redis.Redis) -> Iterator[Shell]:
     from django.conf import settings
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "DATABASE_"))}
-    programs = environment.pop("TUTORIAL_PROGRAMS", str(Path(sys.executable).parent))
+    programs = environment.pop("TUTORIAL_PROGRAMS", "")
+    if not programs:
+        programs = str(Path(sys.executable).parent)
+        environment["PYTHONPATH"] = child_path()  # for a cheaper start of each command
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     shell = Shell(tmp_path, {**environment, "REDIS_URL": settings.REDIS_URL, "COLUMNS": "100", "PACKING_SECONDS": "2"})
     yield shell
