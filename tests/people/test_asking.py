@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
@@ -357,7 +357,9 @@ def test_who_meets_a_run_that_the_code_has_started_is_not_its_starter(h: Harness
 
 
 @pytest.mark.parametrize("keep", ["first", "last"])
-def test_who_gives_a_debounced_run_its_input_has_started_it(h: Harness, people: People, keep: str) -> None:
+def test_who_gives_a_debounced_run_its_input_has_started_it(
+    h: Harness, people: People, keep: Literal["first", "last"]
+) -> None:
     anna, bert, carl = (User.objects.create_superuser(name) for name in ("anna", "bert", "carl"))
     refund = h._definition(asking(permission=CHANGE, not_by="starter"))
     merged = refund.using(key="order-42", debounce=60, at_most=600, keep=keep)
