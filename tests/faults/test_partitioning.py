@@ -28,13 +28,14 @@ from project.settings import database_from
 from tests.support.child_path import child_path
 from tests.support.databases import migrated
 from tests.support.postgres import copied
+from tests.support.processes import ROOT
 from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.slow]
 
 ALIAS = "partitioned"
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-KEPT = 12_000  # ended runs that are there before: more pages than one transaction copies
+KEPT = 3_000  # ended runs that are there before, so wide that they are more pages than one transaction copies
 
 
 @workflow(name="faults.partitioned")
@@ -58,13 +59,13 @@ def filled(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterato
                 "INSERT INTO durable_run (id, workflow, queue, state, input, origins, waiting_for, summary, fence, worker, "
                 "crashes, change_seq, message_count, pending_request, request_reason, state_after_rollback, generations, "
                 "created_at, finished_at, parent_id) "
-                "SELECT 'kept-' || n, 'faults.kept', 'q', 'completed', '', '[]', '', '', 1, '', 0, 0, 0, '', '', '', '{}', "
+                "SELECT 'kept-' || n, 'faults.kept', 'q', 'completed', repeat('x', 600), '[]', '', '', 1, '', 0, 0, 0, '', '', '', '{}', "
                 "now(), now(), CASE WHEN n %% 3 = 0 THEN 'kept-' || n - 1 END FROM generate_series(1, %s) AS n",
                 [KEPT],
             )
             cursor.execute(
                 "INSERT INTO durable_entry (run_id, location, kind, ordinal, data) "
-                "SELECT id, 'a', 'step', 1, '{}' FROM durable_run"
+                "SELECT id, 'a', 'step', 1, jsonb_build_object('pad', repeat('x', 600)) FROM durable_run"
             )
             cursor.execute(
                 "INSERT INTO durable_entrymetadata (entry_id, status, attempts, created_at) "
@@ -106,12 +107,12 @@ class Beside:
         while not self.is_over.is_set():
             number += 1
             self.started.append((doubled.start(number), number))
-            self.is_over.wait(0.02)
+            self.is_over.wait(0.1)
 
     def change(self) -> None:
         """Change and delete kept runs from both ends: rows that are copied, and rows that are not."""
         runs = Run.objects.using(ALIAS)
-        for number in range(1, KEPT // 4):
+        for number in range(1, KEPT // 2):
             if self.is_over.is_set():
                 return
             for each in (number, KEPT - number):
@@ -121,7 +122,7 @@ class Beside:
                 else:
                     assert runs.filter(id=f"kept-{each}").update(request_reason="touched") == 1
                     self.touched.add(each)
-            self.is_over.wait(0.005)
+            self.is_over.wait(0.02)
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def beside(server: EmbeddedPostgres) -> Iterator[Beside]:
 
 def begin(server: EmbeddedPostgres, *arguments: str) -> subprocess.Popen[str]:
     """Begin `manage.py durable partition` on the database."""
-    command = [sys.executable, "manage.py", "durable", "partition", *arguments]
+    command = [sys.executable, str(ROOT / "manage.py"), "durable", "partition", *arguments]
     environment = {
         **os.environ,
         "DATABASE_URL": server.url,
