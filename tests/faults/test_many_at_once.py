@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
 FULL = os.environ.get("FULL_LOAD") == "1"
-MESSAGES = 100_000 if FULL else 20_000
+MESSAGES = 100_000 if FULL else 16_000
 ITERATIONS = 100_000 if FULL else 3_000
 ENTRIES = 50_000
 MAX_GROWTH = 200_000  # bytes that a pass may gain between an early moment and its end, however long it lasts

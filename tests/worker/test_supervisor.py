@@ -44,7 +44,7 @@ class TestDurableWorker:
         assert program.end() == 0
         assert program.wait_for("stopped")[-1].endswith("durable_worker: stopped")
 
-    @pytest.mark.parametrize(("count", "concurrency"), [(200, 1), (40, 20)])
+    @pytest.mark.parametrize(("count", "concurrency"), [(60, 1), (40, 20)])
     def test_a_burst_is_spread_over_the_processes(
         self, store: Store, run: Run, redis_connection: redis.Redis, count: int, concurrency: int
     ) -> None:
