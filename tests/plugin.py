@@ -46,14 +46,6 @@ PROCESSES: Final = 3  # one more than CI has cores: a test that waits for a work
 PROCESSES_OF_ALL: Final = 4  # of what takes long, more waits: three leave a third of two cores free
 LEFT_OUT: Final = ("browser", "e2e", "slow")  # marks, in the order in which the tests are counted
 REDIS_DATABASE: Final = 15
-#: Of the PostgreSQL of a session, which never crashes: a commit is visible as early, and nothing waits until it is
-#: written. Tests of what survives a crash of the server start their own.
-SERVER: Final = {
-    "max_prepared_transactions": "2",
-    "synchronous_commit": "off",
-    "wal_level": "minimal",
-    "max_wal_senders": "0",
-}
 
 POSTGRES = pytest.StashKey[EmbeddedPostgres]()
 REDIS = pytest.StashKey[EmbeddedRedis]()
@@ -117,7 +109,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     forkserver.install()
     if not os.environ.get("DATABASE_URL"):
-        postgres = EmbeddedPostgres(fsync=False, settings=SERVER)
+        postgres = EmbeddedPostgres(fsync=False, settings={"max_prepared_transactions": "2"})
         early_config.stash[POSTGRES] = postgres
         _started.append(postgres)
         os.environ["DATABASE_URL"] = postgres.url
