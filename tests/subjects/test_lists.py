@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
@@ -15,7 +15,6 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
-from pytest_django import DjangoDbBlocker
 
 from durable import Context, workflow
 from durable.inspection import run_lanes
@@ -28,7 +27,6 @@ from durable.shortcuts import runs_of
 from tests.subjects.conftest import Orders
 from tests.support.commands import printed
 from tests.support.plans import most_read, read, scans, sorts
-from tests.support.shared_rows import shared_rows
 from tests.support.stores import passed
 
 RUNS: Final = 20_000
@@ -177,15 +175,9 @@ def test_the_admin_lists_runs_about_something(at: Runtime, ada: Client, orders: 
     assert "write what a run is about as app.model:key" in ada.get(f"{address}seven").content.decode()
 
 
-@pytest.fixture(scope="class")
-def many_runs(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+@pytest.fixture
+def many_runs(db: None) -> None:
     """Half of the runs are about one object, the others about one of 5,000."""
-    with shared_rows(django_db_blocker):
-        _make_many_runs()
-        yield
-
-
-def _make_many_runs() -> None:
     runs = [
         Run(id=f"r{number:05}", workflow="w", queue="q", input="[]", created_at=NOW + timedelta(seconds=number // 3))
         for number in range(RUNS)
@@ -213,52 +205,56 @@ def _make_many_runs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.usefixtures("many_runs")
-class TestManyRuns:
-    def test_a_page_of_runs_about_something_reads_what_it_shows(self, db: None) -> None:
-        common, rare = Group(pk=1), Group(pk=42)
-        pages: list[tuple[Callable[[], Any], str, int]] = [
-            (lambda: list(Run.objects.about(common)[:50]), "r19999", 120),
-            (lambda: list(Run.objects.about(common).open()[:50]), "r19999", 120),
-            (lambda: list(Run.objects.about(rare)[:50]), "r10042", 120),
-            (lambda: list_runs(RunCriteria(about="auth.group:1")).runs, "r19999", 120),
-            (lambda: runs_of([Group(pk=pk) for pk in range(1, 100)])[1], "r19999", 3_000),
-        ]
-        for number, (page, first, most) in enumerate(pages):
-            with CaptureQueriesContext(connection) as queries:
-                shown = page()
-            assert shown[0].id == first, number
-            assert scans(queries, TABLES) == [], number
-            assert most_read(queries)[0] <= most, (number, most_read(queries))
-            if number < 4:
-                assert sorts(queries, TABLES) == [], number
-
-    def test_a_list_with_its_count_looks_up_few_runs(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        """How many there are is told by the subject's index. A second condition is asked of half a window of runs."""
-        monkeypatch.setattr(run_lanes, "WINDOW", 500)
-        half = 250
-        lists: list[tuple[dict[str, Any], int, int]] = [  # the runs that it looks up at most, and the tags
-            ({}, 60, 0),
-            ({"created_from": NOW, "created_until": NOW + timedelta(days=1)}, 60, 0),
-            ({"states": frozenset({"failed"})}, half, 0),
-            ({"workflow": "w"}, half + 60, 0),
-            ({"tags": (("tenant", "acme"),)}, half + 60, half + 60),
-            ({"tags": (("tenant", "nobody"),)}, half, half),
-        ]
-        for wanted, most_runs, most_tags in lists:
-            with CaptureQueriesContext(connection) as queries:
-                list_and_count(RunCriteria(about="auth.group:1", **wanted))
-            assert scans(queries, {*TABLES, "durable_runtag"}) + sorts(queries, TABLES) == [], wanted
-            assert read(queries, "durable_run") <= most_runs, wanted
-            assert read(queries, "durable_runtag") <= most_tags, wanted
-
-    def test_the_runs_about_a_hundred_objects_are_looked_up(self, db: None) -> None:
-        """Although half of the sample from which PostgreSQL guesses is about one object, which is none of them."""
+def test_a_page_of_runs_about_something_reads_what_it_shows(many_runs: None) -> None:
+    common, rare = Group(pk=1), Group(pk=42)
+    pages: list[tuple[Callable[[], Any], str, int]] = [
+        (lambda: list(Run.objects.about(common)[:50]), "r19999", 120),
+        (lambda: list(Run.objects.about(common).open()[:50]), "r19999", 120),
+        (lambda: list(Run.objects.about(rare)[:50]), "r10042", 120),
+        (lambda: list_runs(RunCriteria(about="auth.group:1")).runs, "r19999", 120),
+        (lambda: runs_of([Group(pk=pk) for pk in range(1, 100)])[1], "r19999", 3_000),
+    ]
+    for number, (page, first, most) in enumerate(pages):
         with CaptureQueriesContext(connection) as queries:
-            found = list(Run.objects.about([Group(pk=2 * number) for number in range(100, 200)]))
-        assert len(found) == 200
-        assert scans(queries, TABLES) == []
-        assert read(queries, "durable_run") <= 200
+            shown = page()
+        assert shown[0].id == first, number
+        assert scans(queries, TABLES) == [], number
+        assert most_read(queries)[0] <= most, (number, most_read(queries))
+        if number < 4:
+            assert sorts(queries, TABLES) == [], number
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_a_list_with_its_count_looks_up_few_runs(many_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many there are is told by the subject's index. A second condition is asked of half a window of runs."""
+    monkeypatch.setattr(run_lanes, "WINDOW", 500)
+    half = 250
+    lists: list[tuple[dict[str, Any], int, int]] = [  # the runs that it looks up at most, and the tags
+        ({}, 60, 0),
+        ({"created_from": NOW, "created_until": NOW + timedelta(days=1)}, 60, 0),
+        ({"states": frozenset({"failed"})}, half, 0),
+        ({"workflow": "w"}, half + 60, 0),
+        ({"tags": (("tenant", "acme"),)}, half + 60, half + 60),
+        ({"tags": (("tenant", "nobody"),)}, half, half),
+    ]
+    for wanted, most_runs, most_tags in lists:
+        with CaptureQueriesContext(connection) as queries:
+            list_and_count(RunCriteria(about="auth.group:1", **wanted))
+        assert scans(queries, {*TABLES, "durable_runtag"}) + sorts(queries, TABLES) == [], wanted
+        assert read(queries, "durable_run") <= most_runs, wanted
+        assert read(queries, "durable_runtag") <= most_tags, wanted
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_the_runs_about_a_hundred_objects_are_looked_up(many_runs: None) -> None:
+    """Although half of the sample from which PostgreSQL guesses is about one object, which is none of them."""
+    with CaptureQueriesContext(connection) as queries:
+        found = list(Run.objects.about([Group(pk=2 * number) for number in range(100, 200)]))
+    assert len(found) == 200
+    assert scans(queries, TABLES) == []
+    assert read(queries, "durable_run") <= 200
 
 
 def test_runs_about_more_objects_than_are_looked_up(
