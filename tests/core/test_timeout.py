@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
@@ -27,6 +29,15 @@ from tests.core.flavours import Flavour
 from tests.support.errors import check_failed
 
 SHORT = 0.03
+
+
+@pytest.fixture(autouse=True)
+def no_callbacks_of_the_collector() -> Iterator[None]:
+    """What interrupts one, as Hypothesis has, is lost in it: Python reports that, and pytest fails the test for it."""
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = callbacks
 
 
 def block() -> None:
