@@ -86,8 +86,12 @@ _NEVER: Final = {
         AND (state = 'failed' OR state = 'cancelled' AND output IS NOT NULL)
         AND EXISTS (SELECT 1 FROM shop_charge WHERE reference = r.id)""",
     "a compensated parent has left a charge": f"""
-        SELECT n.parent, n.location, n.id, n.state FROM ({_NAMED}) AS n
-        WHERE n.held > 0 AND (n.parent_state = 'failed' OR n.rollback_completed_at IS NOT NULL)""",
+        SELECT n.parent, n.parent_state, n.location, n.rollback_completed_at, n.id, n.state, n.output,
+          (SELECT string_agg(concat_ws(' ', a.created_at, a.run_id, a.action, a.outcome), '; ' ORDER BY a.id)
+           FROM durable_operatoraction AS a WHERE a.run_id IN (n.parent, n.id)),
+          (SELECT string_agg(concat_ws(' ', e.location, e.kind, m.status, m.rollback_completed_at), '; ' ORDER BY e.id)
+           FROM durable_entry AS e JOIN durable_entrymetadata AS m ON m.entry_id = e.id WHERE e.run_id = n.id)
+        FROM ({_NAMED}) AS n WHERE n.held > 0 AND (n.parent_state = 'failed' OR n.rollback_completed_at IS NOT NULL)""",
     "a map of a compensated parent has left a charge": """
         SELECT g.id, c.run_id, r.state FROM durable_childgroup AS g JOIN durable_run AS p ON p.id = g.parent_id
         JOIN durable_child AS c ON c.member_of = g.id JOIN durable_run AS r ON r.id = c.run_id
