@@ -23,6 +23,9 @@ LOADED = 1
 MAX_SUBJECTS: Final = 100  # of one run
 MAX_KEY: Final = 200  # characters
 
+#: How the detail of a start ends that a debounce has merged into a run that had not begun, and that gave it its input.
+NEWER_INPUT: Final = "put off, with this newer input"
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:

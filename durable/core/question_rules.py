@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from durable.core.new_runs import NEWER_INPUT
 from durable.core.people import STARTER
 from durable.core.records import QuestionAsked, QuestionRecord, QuestionsSought
 
@@ -25,8 +26,6 @@ ENDED: Final = "ended"  # its run has ended
 
 #: The actions by which a run is begun again as another one; their rows in the audit log name the first one.
 BEGINNING_AGAIN: Final = ("restart", "edit_input", "replay", "give_output")
-#: How the detail of a start ends that a debounce has merged into a run that had not begun, and that gave it its input.
-NEWER_INPUT: Final = "put off, with this newer input"
 
 
 def details_of(record: QuestionRecord) -> dict[str, Any]:

@@ -21,9 +21,8 @@ from durable.conf import conf
 from durable.core.current import running_run
 from durable.core.errors import KeyConflictError, RunConflictError, StartRefusedError
 from durable.core.ids import check_id, check_queue, new_id
-from durable.core.new_runs import How, NewRun
+from durable.core.new_runs import NEWER_INPUT, How, NewRun
 from durable.core.places import Place
-from durable.core.question_rules import NEWER_INPUT
 from durable.core.records import ActionRecord, RunRecord
 from durable.core.registry import INTERNAL, WorkflowDefinition
 from durable.core.transitions import started
