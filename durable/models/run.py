@@ -13,7 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar, Final, Protocol, Self, cast
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import Case, Exists, F, FilteredRelation, OuterRef, Q, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
@@ -243,8 +243,7 @@ class RunQuerySet(models.QuerySet["Run"]):
 
     def lock_table(self) -> None:
         """Take the write lock of a database that has no row locks, by a write that changes nothing."""
-        with connections[self.db].cursor() as cursor:  # each transaction that writes begins so: nothing is compiled
-            cursor.execute('UPDATE "durable_run" SET "fence" = "fence" WHERE "id" = %s', [""])
+        self.filter(id="").update(fence=F("fence"))
 
     def claim(self, *, now: datetime, lease_until: datetime, worker: str, drawn: int) -> int:
         """Claim the rows for a worker: a new fence, a lease, and one more crash if a lease expired."""

@@ -1018,10 +1018,8 @@ class MemoryStore(Store):
 
         A message of the run to itself is only counted; `after_commit` has made the run due.
         """
-        if not sends:
-            return frozenset()
-        run = self._runs[run_id]
         own = [found for each in sends if each.to == run_id and (found := self._stored(each))]
+        run = self._runs[run_id]
         self._runs[run_id] = replace(run, message_count=run.message_count + sum(new for _, new in own))
         queues = {run.queue} if row_rules.should_notify(run, [each for each, new in own if new]) else set()
         return self.send([each for each in sends if each.to != run_id])[1] | queues

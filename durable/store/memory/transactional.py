@@ -36,11 +36,9 @@ class TransactionalMemoryStore(MemoryStore):
         connection = connections[self.using]
         if not connection.in_atomic_block:
             return
-        savepoints = tuple(connection.savepoint_ids)
-        if any(note.place.is_at(connection, savepoints) for note in reversed(self._notes)):
-            return
-        here = _Place(id(connection), savepoints)
-        self._notes = _without_released(self._notes, here)
+        here = _Place(id(connection), tuple(connection.savepoint_ids))
+        if not any(note.place == here for note in self._notes):
+            self._notes = _without_released(self._notes, here)
         if not any(note.place == here for note in self._notes):
             self._notes.append(_Snapshot(here, self._tables(), _RollbackProbe(self.using)))
 
@@ -62,8 +60,7 @@ class TransactionalMemoryStore(MemoryStore):
                 self._put_back(note.tables)
                 del self._notes[number:]  # later changes were made on top of it
                 break
-        if any(note.fate.is_committed for note in self._notes):
-            self._notes = [note for note in self._notes if not note.fate.is_committed]
+        self._notes = [note for note in self._notes if not note.fate.is_committed]
 
 
 class _FollowingLock:
@@ -91,10 +88,6 @@ class _Place:
 
     connection: int
     savepoints: tuple[str | None, ...]
-
-    def is_at(self, connection: object, savepoints: tuple[str | None, ...]) -> bool:
-        """Return True if this is the place with these savepoints; it is asked at each use of the store."""
-        return self.connection == id(connection) and self.savepoints == savepoints
 
     def within(self, other: _Place) -> _Place:
         """Return this place without the savepoints that are no longer open in `other`."""
