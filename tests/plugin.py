@@ -131,22 +131,22 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if paths := config.getoption("--slow"):
-        _leave_out(config, items, lambda item: _kind(item) != "" and not _is_slow_of(item, paths))
+        leave_out(config, items, lambda item: _kind(item) != "" and not _is_slow_of(item, paths))
     elif not (config.getoption("--all") or selects(config.option)):
-        left_out = _leave_out(config, items, lambda item: _kind(item) != "")
+        left_out = leave_out(config, items, lambda item: _kind(item) != "")
         config.stash[COUNTS] = dict(Counter(map(_kind, left_out)))
         if number_of_this_process() is not None:
             config.workeroutput["left_out"] = config.stash[COUNTS]  # type: ignore[attr-defined]  # pytest-xdist's
         return
     if paths := config.getoption("--cases"):
         taken = _one_of_each(items)
-        _leave_out(config, items, lambda item: item is not taken[_test(item)] and not _is_below(item, paths))
+        leave_out(config, items, lambda item: item is not taken[_test(item)] and not _is_below(item, paths))
     if number_of_this_process() is not None:
         slow = {_module(item) for item in items if _kind(item)}
         items.sort(key=lambda item: _module(item) not in slow)
 
 
-def _leave_out(
+def leave_out(
     config: pytest.Config, items: list[pytest.Item], is_left_out: Callable[[pytest.Item], bool]
 ) -> list[pytest.Item]:
     """Deselect these tests, and return them."""

@@ -30,7 +30,18 @@ def test_in_a_browser(): pass
 """
 
 
+@pytest.fixture
+def session_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a session that the plugin of these tests can be loaded into."""
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "project.settings")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in list(os.environ):
+        if name.startswith("PYTEST_XDIST_"):
+            monkeypatch.delenv(name)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("session_apart")
 @pytest.mark.parametrize(
     ("arguments", "passed"),
     [
@@ -39,15 +50,10 @@ def test_in_a_browser(): pass
     ],
 )
 def test_what_takes_long_is_left_out_where_nothing_is_selected_and_that_is_said(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], passed: int
+    pytester: pytest.Pytester, arguments: tuple[str, ...], passed: int
 ) -> None:
     pytester.makepyfile(test_tiers=MODULE)
     pytester.makeini("[pytest]\nmarkers =\n slow: s\n e2e: e\n browser: b")
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "project.settings")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name in list(os.environ):
-        if name.startswith("PYTEST_XDIST_"):
-            monkeypatch.delenv(name)
     done = pytester.runpytest_subprocess("-p", "tests.plugin", *arguments)
     assert done.parseoutcomes()["passed"] == passed
     said = "*2 tests were left out (1 browser, 1 slow)*pytest --all*"
@@ -58,9 +64,8 @@ def test_what_takes_long_is_left_out_where_nothing_is_selected_and_that_is_said(
 
 
 @pytest.mark.slow
-def test_one_case_of_each_test_is_run_but_all_of_a_path(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("session_apart")
+def test_one_case_of_each_test_is_run_but_all_of_a_path(pytester: pytest.Pytester) -> None:
     module = """
 import pytest
 
@@ -73,8 +78,6 @@ def test_numbers(number): pass
 """
     pytester.makepyfile(test_one=module, test_each=module)
     pytester.makeini("[pytest]\nmarkers =\n slow: s\n postgres: p")
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "project.settings")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     paths = ("test_one.py", "test_each.py")
     done = pytester.runpytest_subprocess(
         "-v", "-p", "tests.plugin", "--cases", str(pytester.path / "test_each.py"), *paths

@@ -506,7 +506,7 @@ def _check_alias(name: str, alias: str) -> Iterator[CheckMessage]:
 @register(TAG)
 def check_vendor(**_: object) -> list[CheckMessage]:
     """Check that durable's database is PostgreSQL or SQLite, or a backend that is derived from theirs."""
-    if conf.DATABASE not in list(connections) or (connection := connections[conf.DATABASE]).vendor in VENDORS:
+    if (connection := _database()) is None or connection.vendor in VENDORS:
         return []
     message = (
         f'The database "{conf.DATABASE}" is {connection.display_name}: durable supports PostgreSQL and SQLite only.'
@@ -518,9 +518,14 @@ def check_vendor(**_: object) -> list[CheckMessage]:
     return [Error(message, hint=hint, id="durable.E019")]
 
 
+def _database() -> Any:
+    """Return the connection of durable's database; None for an unknown alias."""
+    return connections[conf.DATABASE] if conf.DATABASE in list(connections) else None
+
+
 def _database_of(vendor: str) -> Any:
     """Return the connection of durable's database if that is of this vendor; None for another, or an unknown alias."""
-    found = connections[conf.DATABASE] if conf.DATABASE in list(connections) else None
+    found = _database()
     return found if found is not None and found.vendor == vendor else None
 
 
@@ -589,9 +594,7 @@ def check_isolation(**_: object) -> list[CheckMessage]:
 @register(TAG)
 def check_autocommit(**_: object) -> list[CheckMessage]:
     """Check that the end of a transaction is a commit: without autocommit Django leaves that to the project."""
-    if (_database_of("postgresql") or _database_of("sqlite")) is None:
-        return []
-    if connections[conf.DATABASE].settings_dict["AUTOCOMMIT"]:
+    if (connection := _database()) is None or connection.settings_dict["AUTOCOMMIT"]:
         return []
     message = f'DATABASES["{conf.DATABASE}"] has AUTOCOMMIT off: nothing that durable writes would be committed.'
     hint = "Leave AUTOCOMMIT out there. Code that wants to commit by itself can use another alias of the same database."

@@ -10,7 +10,8 @@ import pytest
 
 from durable.testing import Harness
 from tests.core import undoing
-from tests.core.flavours import Flavour, is_few_async
+from tests.core.flavours import Flavour
+from tests.plugin import leave_out
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HERE: Final = Path(__file__).parent
@@ -18,24 +19,22 @@ HERE: Final = Path(__file__).parent
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Count a test that has both flavours and further parameters to those that take long, but for every fifth case of
-    the asynchronous flavour: the drivers differ, the histories do not. Of a test that says `few_async` there are no
-    other cases of that flavour."""
+    the asynchronous flavour: the drivers differ, the histories do not. A test that is marked `few_async` has
+    no other cases of that flavour."""
     seen: Counter[str] = Counter()
-    needless = list[pytest.Item]()
+    needless = set[pytest.Item]()
     for item in items:
         if HERE in item.path.parents and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             parameters = item.callspec.params
             if parameters.get("flavour") == "async" and len(parameters) > 1:
                 name = item.nodeid.partition("[")[0]
                 if seen[name] % 5:
-                    if is_few_async(item.function):
-                        needless.append(item)
+                    if item.get_closest_marker("few_async") is not None:
+                        needless.add(item)
                     else:
                         item.add_marker(pytest.mark.slow)
                 seen[name] += 1
-    if needless:
-        items[:] = [item for item in items if item not in needless]
-        config.hook.pytest_deselected(items=needless)
+    leave_out(config, items, needless.__contains__)
 
 
 @pytest.fixture(params=["sync", "async"])

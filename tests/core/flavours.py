@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from durable import Context, QueueMessage, workflow
 
 Body = Callable[..., Awaitable[Any]]
-Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 class Flavour:
@@ -48,22 +47,6 @@ class Flavour:
             return function(*args)
 
         return later
-
-
-_few_async: set[Callable[..., Any]] = set()
-
-
-def few_async(test: Test) -> Test:
-    """Try every fifth case of a test in the asynchronous flavour: its cases differ in the history, not for the drivers.
-
-    The topmost parameter varies fastest. Let it have no multiple of five values, or some have no such case.
-    """
-    _few_async.add(test)
-    return test
-
-
-def is_few_async(test: Callable[..., Any]) -> bool:
-    return test in _few_async
 
 
 def declared(name: str) -> Callable[[Callable[..., Coroutine[Any, Any, Any]]], tuple[Any, Any]]:

@@ -14,7 +14,7 @@ from durable import Break
 from durable.errors import HistoryDivergedError
 from durable.testing import Harness
 from tests.core import undoing
-from tests.core.flavours import Flavour, few_async
+from tests.core.flavours import Flavour
 from tests.core.scopes import SCOPES, join, root
 from tests.support.errors import check_failed, error_of
 
@@ -114,7 +114,7 @@ def reordered_is_noticed_late(change: str) -> bool:
     return change == "reordered"
 
 
-@few_async
+@pytest.mark.few_async
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_noticed_and_mended(h: Harness, flavour: Flavour, scope: Any, change: str) -> None:
@@ -147,7 +147,7 @@ def test_a_change_is_noticed_and_mended(h: Harness, flavour: Flavour, scope: Any
     assert [(each.location) for each in run.history() if each.location in dict(recorded)]
 
 
-@few_async
+@pytest.mark.few_async
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("second", ["step:a", "sleep:a", "removed:a", "version:a"])
 def test_what_stands_for_a_step_cannot_stand_beside_it(h: Harness, flavour: Flavour, scope: Any, second: str) -> None:

@@ -22,7 +22,7 @@ from durable.mistakes import error_classes
 from durable.models import Run
 from durable.testing import Harness, Pass
 from tests.core.conftest import NOW
-from tests.core.flavours import Flavour, few_async
+from tests.core.flavours import Flavour
 from tests.support.errors import check_failed
 
 ledger: list[str] = []
@@ -462,7 +462,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@few_async
+@pytest.mark.few_async
 @pytest.mark.parametrize("call", REFUSED)
 def test_what_durable_refuses_is_a_mistake_and_no_attempt(h: Harness, flavour: Flavour, call: str) -> None:
     shop = Shop(REFUSED[call])

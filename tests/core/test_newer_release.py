@@ -17,7 +17,7 @@ from durable.core.records import EntryRecord, RunChange
 from durable.testing import Harness, Pass, SimulatedCrash
 from tests.core import undoing
 from tests.core.conftest import NOW
-from tests.core.flavours import Flavour, few_async
+from tests.core.flavours import Flavour
 from tests.core.scopes import SCOPES
 
 TAG = '{"$:hologram":"a"}'
@@ -64,7 +64,7 @@ NEWER = {
 }
 
 
-@few_async
+@pytest.mark.few_async
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("newer", NEWER)
 def test_what_a_newer_release_recorded_stops_the_run_and_nothing_else(

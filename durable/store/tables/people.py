@@ -70,15 +70,13 @@ class DatabaseQuestions(DatabaseTables):
             done = OperatorAction.objects.using(self.alias).filter(
                 outcome=ActionOutcome.DONE.value, created_at__gte=run["created_at"]
             )
+            rows = done.order_by("created_at", "id").values_list("actor_key", "before", "detail")
             if original is None:
-                begun = done.filter(run_id=run_id, action="start")
+                starts = rows.filter(run_id=run_id, action="start")
+                by = [key for key, before, detail in starts if rules.has_given_input(before, detail)]
             else:
-                begun = done.filter(run_id=original, action__in=rules.BEGINNING_AGAIN)
-            rows = begun.order_by("created_at", "id").values_list("actor_key", "before", "detail")
-            if original is None:
-                by = [key for key, before, detail in rows if rules.has_given_input(before, detail)]
-            else:
-                by = [key for key, _before, detail in rows if rules.has_begun(run_id, detail)][:1]
+                again = rows.filter(run_id=original, action__in=rules.BEGINNING_AGAIN)
+                by = [key for key, _before, detail in again if rules.has_begun(run_id, detail)][:1]
             parent = Child.objects.using(self.alias).filter(run_id=run_id).values_list("parent_id", flat=True).first()
             return by, parent or original
 
