@@ -101,10 +101,12 @@ class FlowLoad:
         self.families.finish_sending()
 
     def wait(self, seconds: float) -> list[str]:
-        """Resume, recover and cancel what waits for it, until all runs have ended; those that have not."""
+        """Resume, wake, recover and cancel what waits for it, until all runs have ended; those that have not."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._resume()
+            for run_id in force(_lookers):
+                self._do("wakes", run_id, lambda run_id=run_id: get_run(run_id).wake())  # type: ignore[misc]  # bound here
             for run_id in force(_sleepers):
                 self._cancel(run_id)
             unmended = force(_unmended)
@@ -180,6 +182,12 @@ class FlowLoad:
 
 def _newest_entry() -> int:
     return Entry.objects.aggregate(newest=Max("pk"))["newest"] or 0
+
+
+def _lookers() -> list[str]:
+    """Replays that undo their originals' children. The end of these wakes no other run: it looks once a minute."""
+    waiting = Run.objects.filter(state=RunState.ROLLING_BACK, replay_of__isnull=False).exclude(waiting_for="")
+    return list(waiting.values_list("pk", flat=True))
 
 
 def _sleepers() -> list[str]:
