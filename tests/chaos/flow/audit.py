@@ -61,7 +61,7 @@ CREATE CONSTRAINT TRIGGER chaos_born AFTER INSERT ON durable_child DEFERRABLE IN
 
 #: The children that the entries of parents name, with what they hold: the newest generation of each.
 _NAMED: Final = """
-    SELECT p.id AS parent, p.state AS parent_state, e.location, r.id, r.state, r.output,
+    SELECT p.id AS parent, p.state AS parent_state, p.error AS parent_error, e.location, r.id, r.state, r.output,
       (SELECT count(*) FROM shop_charge WHERE reference = r.id) AS held, m.rollback_completed_at
     FROM durable_run AS p JOIN durable_entry AS e ON e.run_id = p.id JOIN durable_entrymetadata AS m ON m.entry_id = e.id
     JOIN durable_run AS r ON r.id = e.data::jsonb ->> 'child'
@@ -86,7 +86,7 @@ _NEVER: Final = {
         AND (state = 'failed' OR state = 'cancelled' AND output IS NOT NULL)
         AND EXISTS (SELECT 1 FROM shop_charge WHERE reference = r.id)""",
     "a compensated parent has left a charge": f"""
-        SELECT n.parent, n.parent_state, n.location, n.rollback_completed_at, n.id, n.state, n.output,
+        SELECT n.parent, n.parent_state, n.parent_error, n.location, n.rollback_completed_at, n.id, n.state, n.output,
           (SELECT string_agg(concat_ws(' ', a.created_at, a.run_id, a.action, a.outcome), '; ' ORDER BY a.id)
            FROM durable_operatoraction AS a WHERE a.run_id IN (n.parent, n.id)),
           (SELECT string_agg(concat_ws(' ', e.location, e.kind, m.status, m.rollback_completed_at), '; ' ORDER BY e.id)
